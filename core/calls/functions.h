@@ -48,6 +48,11 @@ std::shared_ptr<const RegisteredFunction> random_state_function(const Target& ta
 
 inline constexpr std::string_view kGeneratorNote = "generator";
 
+// Key of the note of attention on packed sequences of known lengths, "a/b": the scores of all sequences, and what they
+// were if each sequence were as long as the longest.
+
+inline constexpr std::string_view kScoresNote = "scores";
+
 // ---- Functionalized operators: operators that write arguments as functions that do not. Used for operators without a
 // functional overload, and those whose functional overload is not bitwise equal.
 //

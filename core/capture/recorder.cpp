@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "core/calls/call_record.h"
+#include "core/calls/functions.h"
 #include "core/calls/program_generators.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
@@ -81,6 +82,80 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
   calling_ = &info;
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
   calling_ = nullptr;
+  read_lengths(info, arguments);
+}
+
+namespace {
+
+constexpr uint16_t kNoLengths = 1, kFlexAttention = 2;
+
+// Returns where the cumulative lengths of packed sequences are among an operator's arguments; kNoLengths without any.
+// Those of the keys follow, then the longest of both.
+uint16_t lengths_argument(const OperatorInfo& info) {
+  if (info.name == "shadowgraph::flex_attention") return kFlexAttention;
+  for (const char* name : {"cum_seq_q", "cu_seqlens_q", "cu_seq_q"}) {
+    const auto at = info.op.schema().argumentIndexWithName(name);
+    if (at && static_cast<size_t>(*at) + 3 < info.argument_count) return static_cast<uint16_t>(*at);
+  }
+  return kNoLengths;
+}
+
+// Returns known lengths as cumulative ones, nullopt if the program's data decides them.
+std::optional<std::vector<int64_t>> cumulative_lengths(const at::Tensor& tensor) {
+  if (!tensor.defined() || as_fake(tensor) == nullptr || tensor.unsafeGetTensorImpl()->dim() != 1) return std::nullopt;
+  std::optional<at::Tensor> known;
+  try {
+    known = known_value(tensor);
+  } catch (const Error&) {  // beyond the budget of contents
+    return std::nullopt;
+  }
+  if (!known) return std::nullopt;
+  const RealCalls real;
+  const at::Tensor numbers = known->to(at::kLong).contiguous();
+  const int64_t* first = numbers.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(first, first + numbers.numel());
+}
+
+}  // namespace
+
+// The FLOPs of attention on packed sequences depend on their lengths.
+void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgument> arguments) {
+  scores_.clear();
+  if (info.id >= lengths_at_.size()) lengths_at_.resize(info.id + 64);
+  uint16_t& at = lengths_at_[info.id];
+  if (at == 0) at = lengths_argument(info);
+  if (C10_LIKELY(at == kNoLengths)) return;
+  const auto assume_longest = [&](size_t of, std::string what) {
+    if (!assumed_.insert(what).second) return;
+    graph_.guards.push_back({Guard::Kind::kHostValue, arguments_[of].ref.value, -1, std::move(what)});
+  };
+  if (at == kFlexAttention) {
+    if (arguments[3].value().toInt() >= 0) return;
+    return assume_longest(0, "blocks of FlexAttention's mask, which depends on data, assumed to be all needed");
+  }
+  const auto tensor = [&](size_t i) {
+    const c10::IValue value = arguments[i].value();
+    return value.isTensor() ? value.toTensor() : at::Tensor();
+  };
+  const auto number = [&](size_t i) {
+    const c10::IValue value = arguments[i].value();
+    return value.isInt() ? value.toInt() : 0;
+  };
+  const at::Tensor queries = tensor(at), keys = tensor(at + size_t{1});
+  if (!queries.defined() || !keys.defined()) return;
+  const int64_t longest_query = number(at + size_t{2}), longest_key = number(at + size_t{3});
+  const auto of_queries = cumulative_lengths(queries), of_keys = cumulative_lengths(keys);
+  if (!of_queries || !of_keys || of_queries->size() != of_keys->size()) {
+    return assume_longest(
+        at, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ", longest_query,
+                     " queries and ", longest_key, " keys"));
+  }
+  int64_t scores = 0;
+  for (size_t i = 1; i < of_queries->size(); ++i) {
+    scores += ((*of_queries)[i] - (*of_queries)[i - 1]) * ((*of_keys)[i] - (*of_keys)[i - 1]);
+  }
+  const int64_t most = (static_cast<int64_t>(of_queries->size()) - 1) * longest_query * longest_key;
+  scores_ = c10::str(scores, "/", most);
 }
 
 // Declares a process group in the graph before the first collective on it. An unknown group is reported by the call.
@@ -131,6 +206,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
   if (mode_.data_sizes.has_used()) note_data_sizes(node);
+  if (C10_UNLIKELY(!scores_.empty())) graph_.set_note(node, kScoresNote, scores_);
   if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }

@@ -212,6 +212,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void link_backward(NodeId node);
   void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
+  void read_lengths(const OperatorInfo& info, std::span<const CallArgument> arguments);
   void note_routings(NodeId node);
   void note_routings_read();
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
@@ -237,6 +238,10 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::unique_ptr<CppBacktraces> backtraces_;
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
+  // By OperatorInfo::id: of attention on packed sequences, the argument with their cumulative lengths; 0: not read yet.
+  std::vector<uint16_t> lengths_at_;
+  std::string scores_;                       // kScoresNote of the current call
+  std::unordered_set<std::string> assumed_;  // about packed sequences and block masks
   std::unordered_set<std::string> input_names_;
   std::unordered_set<std::string> groups_;                          // process groups declared in the graph
   std::unordered_map<const c10::TensorImpl*, Name> names_;          // of tensors that become placeholders

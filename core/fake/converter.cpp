@@ -253,12 +253,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     }
   }
   if (mode->watch_size_reads) as_fake(fake)->watch_size_reads();
-  const bool has_contents = should_copy_contents(real, mode);
-  if (has_contents) {
-    c10::StorageImpl& storage = *fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    forget_contents(storage);  // older ones
-    copy_contents(fake, real);
-  }
+  const bool has_contents = copy_contents_if_kept(fake, real, *mode);
   sweep(mode->memo);
   ConversionMemo::TensorEntry entry{.device = pretended};
   entry.real = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(real.getIntrusivePtr());
@@ -279,6 +274,13 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
   }
   return fake;
+}
+
+bool copy_contents_if_kept(const at::Tensor& fake, const at::Tensor& real, const ModeState& mode) {
+  if (!should_copy_contents(real, &mode)) return false;
+  forget_contents(*fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());  // older ones
+  copy_contents(fake, real);
+  return true;
 }
 
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {

@@ -16,6 +16,9 @@ at::Tensor new_fake_of(const at::Tensor& tensor, ModeState* mode, std::optional<
 
 // Returns the storage shared by the fakes on `device` of a real storage's tensors, with its contents if they are known.
 c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device);
+// Gives `fake` the contents of `real`, which has the same geometry, if the mode keeps contents of such a tensor. Returns
+// whether it does.
+bool copy_contents_if_kept(const at::Tensor& fake, const at::Tensor& real, const ModeState& mode);
 // Removes a tensor's fakes from the memo. The tensor may have been freed.
 void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode);
 

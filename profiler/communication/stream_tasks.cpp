@@ -433,6 +433,11 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
   if (name == "_c10d_functional::wait_tensor") {
     waits = !pieces_.contains(graph_.value(graph_.results(node)[0].ref.value).storage);
   }
+  if (runs && at.bound == TimeBound::kHost) {  // the host issues later calls when it is done
+    host_ += at.seconds;
+    nodes_.emplace_back(node, last_of(last_on_, stream));
+    return;
+  }
   if (runs) host_ += host_call_;
   const uint32_t pieces = runs ? pieces_of(node) : 1;
   if (pieces > 1) {
@@ -440,7 +445,9 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
   } else {
     if (runs || waits) wait_for_inputs(node, stream);
     if (runs || !after_.empty()) {
-      const uint32_t made = task(node, stream, {.seconds = runs ? at.seconds : 0});
+      // A copy over the host's link is in order with its stream, but leaves the device to kernels of others.
+      const uint32_t made =
+          task(node, stream, {.seconds = runs ? at.seconds : 0, .is_copy = runs && at.bound == TimeBound::kLink});
       if (runs) makes(node, made, stream);
     }
   }

@@ -244,6 +244,37 @@ MaybeWork per_packed_score(const OperandShapes& call, Work each) {
   return scaled(product_of({sequences, query[kRank - 2], longest_query, longest_key}), each);
 }
 
+// FlexAttention: argument `kScores` is the number of scores computed.
+template <size_t kScores>
+MaybeWork per_counted_score(const OperandShapes& call, Work each) {
+  return scaled(std::abs(call.integer(kScores, 0)), each);
+}
+
+// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer on (batch, tokens, width): biases, and scale
+// and softmax of every score (5 operations, 1 transcendental). A layer also has two norms (5 each), two residual sums,
+// and the activation: gelu (4 and 1) or relu.
+inline MaybeWork attention_fast_path(const OperandShapes& call, int64_t heads) {
+  const Shape input = call.shape(0);
+  if (input.size() != 3) return std::nullopt;
+  Work work = scaled(product_of({input[0], heads, input[1], input[1]}), {5, 1});
+  work.flops = saturating_add(work.flops, product_of({4, product_of(input)}));  // biases of query, key, value, output
+  return work;
+}
+inline MaybeWork native_attention(const OperandShapes& call, Work) {
+  return attention_fast_path(call, call.integer(4, 1));
+}
+inline MaybeWork encoder_layer(const OperandShapes& call, Work) {
+  MaybeWork work = attention_fast_path(call, call.integer(2, 1));
+  if (!work || call.rank(15) != 1) return std::nullopt;
+  const Shape input = call.shape(0);
+  const int64_t hidden = product_of({input[0], input[1], call.shape(15)[0]});
+  const bool gelu = call.flag(7);
+  work->flops = saturating_add(work->flops, product_of({2 * 5 + 2 + 1, product_of(input)}));
+  work->flops = saturating_add(work->flops, product_of({1 + (gelu ? 4 : 1), hidden}));
+  if (gelu) work->transcendental = saturating_add(work->transcendental, hidden);
+  return work;
+}
+
 // Counts recurrent layers, per token and hidden unit. `mode` is ATen's number: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
 //
 //     relu, tanh  the sum of two products and two biases (3), the activation (1 operation or 1 transcendental)
@@ -300,6 +331,15 @@ constexpr ElementwiseRow kRows[] = {
         __and__ __or__ __xor__ __lshift__ __rshift__ __ilshift__ __irshift__ bitwise_left_shift bitwise_right_shift
         where masked_fill ger outer nan_to_num _conj_physical copysign heaviside gcd lcm)"},
     {K::kPointwise, per_result, {3, 0}, "addcmul addcdiv lerp linalg_cross"},
+    // Per element: the entry of a table of 16 or 256 by its block's scale; back: scale, then the nearest entry by
+    // bisection (4 comparisons, or 8).
+    {K::kPointwise, per_result, {2, 0}, R"(
+        bitsandbytes::dequantize_4bit bitsandbytes::dequantize_blockwise bitsandbytes::int8_vectorwise_dequant)"},
+    {K::kPointwise, per_argument<0>, {7, 0}, "bitsandbytes::quantize_4bit"},  // abs and max, scale, bisect
+    {K::kPointwise, per_argument<0>, {11, 0}, "bitsandbytes::quantize_blockwise"},
+    {K::kPointwise, per_argument<0>, {4, 0}, "bitsandbytes::int8_vectorwise_quant"},  // abs and max, scale, round
+    {K::kPointwise, per_argument<0>, {8, 0}, "bitsandbytes::int8_double_quant"},      // by rows and by columns
+    {K::kPointwise, per_result, {3, 0}, "bitsandbytes::int8_mm_dequant"},             // two scales and a bias
     {K::kPointwise, per_result, {6, 0}, R"(
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
         _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
@@ -317,6 +357,7 @@ constexpr ElementwiseRow kRows[] = {
     {K::kPointwise, per_result, {1, 1}, "xlogy"},
     {K::kPointwise, per_result, {2, 1}, "logit"},
     {K::kPointwise, per_result, {3, 2}, "logaddexp"},
+    {K::kPointwise, per_argument<0>, kOne, "_transform_bias_rescale_qkv"},
     {K::kPointwise, per_result, {3, 1}, "hypot"},
     {K::kPointwise, per_result, {2, 2}, "polar"},
 
@@ -343,7 +384,7 @@ constexpr ElementwiseRow kRows[] = {
 
     // ---- Softmax, losses
     // Softmax: max, subtract, exp, sum, divide. Its gradient: y * (g - sum(g * y)).
-    {kByName, per_result, {4, 1}, "_softmax _safe_softmax _log_softmax _masked_softmax"},
+    {kByName, per_result, {4, 1}, "_softmax _safe_softmax _log_softmax _masked_softmax softmax log_softmax"},
     {kByName, per_result, {4, 0}, "_softmax_backward_data _masked_softmax_backward"},
     {kByName, per_result, {3, 1}, "_log_softmax_backward_data"},  // g - exp(y) * sum(g)
     {K::kReduction, per_argument<0>, {3, 1}, "logsumexp"},
@@ -449,7 +490,8 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, grid_sampler_backward<2, 2, 3>, kOne, "cudnn_grid_sampler_backward"},
     {kByName, affine_grid, kOne, "affine_grid_generator cudnn_affine_grid_generator"},
     {kByName, per_argument<0>, {6, 0}, "cudnn_affine_grid_generator_backward"},  // into the 3 of its row of theta
-    {K::kCopy, nothing, kFree, "im2col"},
+    {K::kCopy, nothing, kFree, R"(
+        im2col _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight)"},
     {K::kCopy, per_argument<0>, kOne, "col2im"},
 
     // ---- Dropout and random draws: the draw is free, comparison and scaling count
@@ -531,6 +573,9 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_argument<0>, {8, 1}, "_fused_adagrad"},
     {kByName, per_argument<0>, {2, 0}, "_amp_foreach_non_finite_check_and_unscale"},
     {kByName, nothing, kFree, "_amp_update_scale"},
+    // With 8-bit states also two conversions each way: 2 + 8 each.
+    {kByName, per_argument<2>, {13, 1}, "bitsandbytes::optimizer_update_32bit"},
+    {kByName, per_argument<2>, {33, 1}, "bitsandbytes::optimizer_update_8bit_blockwise"},
 
     // ---- Elementwise work fused into matrix products (flop_table.h); products without any have no row
     {kByName, per_result, kTranscendental, "_euclidean_dist"},
@@ -546,6 +591,7 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, bias<4>, kOne, "_scaled_mm"},
     {kByName, bias<5>, kOne, "_scaled_grouped_mm"},
     {kByName, bias<8>, kOne, "_scaled_mm_v2"},
+    {kByName, per_result, {2, 0}, "bitsandbytes::int8_scaled_mm bitsandbytes::int8_mixed_scaled_mm"},  // two scales
     {kByName, per_argument<0>, kOne, "_slow_conv2d_backward"},
     {kByName, convolution_backward, kOne, "convolution_backward"},
     // Per score: scale and softmax; backward: scale, exp(s - logsumexp), p * (dp - delta), scale.
@@ -556,12 +602,21 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_score<1>, {5, 1}, R"(
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
         _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
-        _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
+        _scaled_dot_product_fused_attention_overrideable_backward)"},
+    {kByName, per_packed_score<3, 1, 9, 11>, {5, 1}, "_cudnn_attention_backward"},
     {kByName, per_packed_score<3, 0, 3, 5>, {5, 1}, "_flash_attention_forward"},
     {kByName, per_packed_score<3, 0, 4, 6>, {5, 1}, "_cudnn_attention_forward"},
     {kByName, per_packed_score<4, 0, 4, 6>, {5, 1}, "_efficient_attention_forward"},
     {kByName, per_packed_score<3, 1, 6, 8>, {5, 1}, "_flash_attention_backward"},
     {kByName, per_packed_score<4, 1, 6, 8>, {5, 1}, "_efficient_attention_backward"},
+    {kByName, per_packed_score<3, 0, 3, 5>, {5, 1}, "torch_attn::_varlen_attn"},
+    {kByName, per_packed_score<3, 1, 4, 6>, {5, 1}, R"(
+        torch_attn::_varlen_attn_out _flash_attention_forward_no_dropout_inplace)"},
+    {kByName, per_packed_score<3, 1, 6, 8>, {5, 1}, "torch_attn::_varlen_attn_backward"},
+    {kByName, per_counted_score<3>, {5, 1}, "shadowgraph::flex_attention"},
+    {kByName, per_counted_score<6>, {5, 1}, "shadowgraph::flex_attention_backward"},
+    {kByName, native_attention, kOne, "_native_multi_head_attention"},
+    {kByName, encoder_layer, kOne, "_transformer_encoder_layer_fwd"},
     {kByName, mkldnn_rnn<9>, kOne, "mkldnn_rnn_layer"},
     {kByName, mkldnn_rnn<14>, {2, 0}, "mkldnn_rnn_layer_backward"},
     {kByName, cudnn_rnn<6>, kOne, "_cudnn_rnn"},

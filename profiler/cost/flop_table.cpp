@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -395,14 +396,18 @@ Count dense_flash_backward(const OperandShapes& call) {
   return attention_backward_count(heads_first(gradient), heads_first(q), heads_first(k), heads_first(v));
 }
 
-// Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention.
-template <size_t kRank, size_t kOffsets, size_t kLongest>
+// Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention. Query, key
+// and value are arguments `kQuery` and the next two.
+template <size_t kRank, size_t kOffsets, size_t kLongest, size_t kQuery = 0>
 Count varlen_attention(const OperandShapes& call) {
-  if (!call.argument(kOffsets).is_tensor()) return kRank == 3 && kOffsets == 3 ? dense_flash(call) : attention(call);
+  if (!call.argument(kOffsets).is_tensor()) {
+    if (kQuery != 0) return std::nullopt;
+    return kRank == 3 && kOffsets == 3 ? dense_flash(call) : attention(call);
+  }
   const auto packed = packed_sequences(call, kOffsets, kLongest);
-  const Shape q = call.shape(0);
-  const Shape k = call.shape(1);
-  const Shape v = call.shape(2);
+  const Shape q = call.shape(kQuery);
+  const Shape k = call.shape(kQuery + 1);
+  const Shape v = call.shape(kQuery + 2);
   if (!packed || q.size() != kRank || k.size() != kRank || v.size() != kRank) return std::nullopt;
   const int64_t query[] = {1, q[kRank - 2], packed->longest_query, q[kRank - 1]};
   const int64_t key[] = {1, k[kRank - 2], packed->longest_key, k[kRank - 1]};
@@ -410,11 +415,12 @@ Count varlen_attention(const OperandShapes& call) {
   const Count one = attention_count(query, key, value);
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
-template <size_t kRank>
+template <size_t kRank, size_t kOffsets = 6>
 Count varlen_attention_backward(const OperandShapes& call) {
-  constexpr size_t kOffsets = 6;
-  constexpr size_t kLongest = 8;
-  if (!call.argument(kOffsets).is_tensor()) return kRank == 3 ? dense_flash_backward(call) : attention_backward(call);
+  constexpr size_t kLongest = kOffsets + 2;
+  if (!call.argument(kOffsets).is_tensor()) {
+    return kRank == 3 && kOffsets == 6 ? dense_flash_backward(call) : attention_backward(call);
+  }
   const auto packed = packed_sequences(call, kOffsets, kLongest);
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
@@ -425,6 +431,32 @@ Count varlen_attention_backward(const OperandShapes& call) {
   const int64_t value[] = {1, v[kRank - 2], packed->longest_key, v[kRank - 1]};
   const Count one = attention_backward_count(query, query, key, value);
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
+}
+
+// FlexAttention as one kernel (core/fake/rules/attention.cpp): argument `kScores` is the number of scores in blocks
+// that its mask does not skip, over all samples and query heads; negative: all of them, as the mask's data is unknown.
+// `kQuery`: query; key and value follow.
+template <size_t kQuery, size_t kScores, int64_t kOfQuery, int64_t kOfValue>
+Count flex_attention(const OperandShapes& call) {
+  if (call.rank(kQuery) != 4 || call.rank(kQuery + 2) != 4) return std::nullopt;
+  return product_of({kFlopsPerMac, std::abs(call.integer(kScores, 0)),
+                     saturating_add(saturating_multiply(kOfQuery, call.shape(kQuery)[3]),
+                                    saturating_multiply(kOfValue, call.shape(kQuery + 2)[3]))});
+}
+
+// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: the input (batch, tokens, width) times each
+// of the weights, scores and values.
+template <size_t... kWeights>
+Count encoder_layer(const OperandShapes& call) {
+  const Shape input = call.shape(0);
+  if (input.size() != 3) return std::nullopt;
+  int64_t weights = 0;
+  for (const size_t weight : {kWeights...}) {
+    if (call.rank(weight) != 2) return std::nullopt;
+    weights = saturating_add(weights, product_of(call.shape(weight)));
+  }
+  return saturating_add(product_of({kFlopsPerMac, input[0], input[1], weights}),
+                        product_of({2 * kFlopsPerMac, input[0], input[1], input[1], input[2]}));
 }
 
 // ---- Recurrent layers: the matrix products of the gates, once per token of the batch --------------------------------
@@ -485,7 +517,9 @@ constexpr FlopRow kFlopRows[] = {
     {trilinear, false, "3 numel of the expanded product", "_trilinear"},
     {packed_linear, false, "2 numel(out) k", R"(
         _mixed_dtypes_linear _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
-        _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit)"},
+        _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit
+        bitsandbytes::gemv_4bit bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul bitsandbytes::int8_scaled_mm
+        bitsandbytes::int8_mixed_scaled_mm)"},
     {linear_combination, false, "2 numel(out) n", "_compute_linear_combination"},
     {euclidean_distance, false, "2 numel(out) (k + 2)", "_euclidean_dist"},
 
@@ -513,7 +547,8 @@ constexpr FlopRow kFlopRows[] = {
     {plain_convolution, true, "2 N prod(weight) prod(out spatial)", "cudnn_convolution"},
     {plain_convolution, false, "2 N prod(weight) prod(out spatial)", R"(
         cudnn_convolution_relu cudnn_convolution_add_relu slow_conv_dilated2d slow_conv_dilated3d
-        mkldnn_convolution miopen_convolution _conv_depthwise2d conv_depthwise3d slow_conv3d_forward)"},
+        mkldnn_convolution miopen_convolution miopen_depthwise_convolution _nnpack_spatial_convolution
+        _conv_depthwise2d conv_depthwise3d slow_conv3d_forward)"},
     {transposed_convolution, false, "2 N prod(weight) prod(in spatial)", R"(
         slow_conv_transpose2d slow_conv_transpose3d cudnn_convolution_transpose miopen_convolution_transpose)"},
     {convolution_tbc, false, "2 numel(out) window Cin", "conv_tbc"},
@@ -534,12 +569,22 @@ constexpr FlopRow kFlopRows[] = {
     {attention_backward, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (3D + 2Dv)",
      "_scaled_dot_product_flash_attention_for_cpu_backward"},
     {attention_backward, false, "2 B H Sq Sk (3D + 2Dv)", R"(
-        _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
+        _scaled_dot_product_fused_attention_overrideable_backward)"},
+    {varlen_attention_backward<3, 9>, false, "2 B H Sq Sk (3D + 2Dv), per sequence", "_cudnn_attention_backward"},
     {varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence", "_flash_attention_forward"},
     {varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence", "_cudnn_attention_forward"},
     {varlen_attention<4, 4, 6>, true, "2 B H Sq Sk (D + Dv), per sequence", "_efficient_attention_forward"},
     {varlen_attention_backward<3>, true, "2 B H Sq Sk (3D + 2Dv), per sequence", "_flash_attention_backward"},
     {varlen_attention_backward<4>, true, "2 B H Sq Sk (3D + 2Dv), per sequence", "_efficient_attention_backward"},
+
+    {varlen_attention<3, 3, 5>, false, "2 B H Sq Sk (D + Dv), per sequence", "torch_attn::_varlen_attn"},
+    {varlen_attention<3, 4, 6, 1>, false, "2 B H Sq Sk (D + Dv), per sequence", R"(
+        torch_attn::_varlen_attn_out _flash_attention_forward_no_dropout_inplace)"},
+    {varlen_attention_backward<3>, false, "2 B H Sq Sk (3D + 2Dv), per sequence", "torch_attn::_varlen_attn_backward"},
+    {flex_attention<0, 3, 1, 1>, false, "2 scores (D + Dv)", "shadowgraph::flex_attention"},
+    {flex_attention<1, 6, 3, 2>, false, "2 scores (3D + 2Dv)", "shadowgraph::flex_attention_backward"},
+    {encoder_layer<5, 7>, false, "2 B S prod(weights) + 4 B S S E", "_native_multi_head_attention"},
+    {encoder_layer<3, 5, 14, 16>, false, "2 B S prod(weights) + 4 B S S E", "_transformer_encoder_layer_fwd"},
 
     {mkldnn_rnn, false, "2 T N prod(matrices)", "mkldnn_rnn_layer"},
     {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},

@@ -17,6 +17,7 @@
 #include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/profile.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -293,6 +294,24 @@ CustomOperators CustomOperators::of(const Graph& graph) {
   return own;
 }
 
+namespace {
+
+// Attention on packed sequences whose lengths the capture knew is noted as "a/b": a of the b scores that its formula
+// counts, which takes every sequence to be as long as the longest.
+NodeFlops of_scores(NodeFlops count, std::string_view note) {
+  const size_t slash = note.find('/');
+  if (slash == note.npos) return count;
+  const auto scores = parse_number<int64_t>(note.substr(0, slash)), all = parse_number<int64_t>(note.substr(slash + 1));
+  if (!scores || !all || *scores < 0 || *all < *scores || *all == 0) return count;
+  for (int64_t NodeFlops::*member :
+       {&NodeFlops::matmul, &NodeFlops::elementwise, &NodeFlops::transcendental, &NodeFlops::beyond_pytorch}) {
+    count.*member = static_cast<int64_t>(static_cast<__int128>(count.*member) * *scores / *all);
+  }
+  return count;
+}
+
+}  // namespace
+
 NodeFlops& NodeFlops::operator+=(const NodeFlops& other) {
   matmul = saturating_add(matmul, other.matmul);
   elementwise = saturating_add(elementwise, other.elementwise);
@@ -335,6 +354,7 @@ Flops Flops::of(const Graph& graph) {
       ++uncovered[graph.target(target).name()];
       flops.uncovered_nodes_.push_back(node);
     }
+    if (covered && graph.has_notes(node)) count = of_scores(count, graph.note(node, kScoresNote));
     flops.by_node_[node] = count;
     flops.by_phase_[graph.node(node).phase] += count;
   }

@@ -204,6 +204,12 @@ Bytes flash_backward(const OperandShapes& call) {
   }
   return bytes;
 }
+// flex_attention.py of torch/_inductor/kernel/flex: max_scores in forward, delta in backward, a float per row.
+template <size_t kQuery>
+Bytes flex_attention_rows(const OperandShapes& call) {
+  const Shape q = call.shape(kQuery);
+  return q.size() == 4 ? Bytes(product_of({4, q[0], q[1], q[2]})) : std::nullopt;
+}
 // mha_fwd: none with dropout. Without it, calls with few rows are split along the keys (num_splits_heuristic), and the
 // partial results are summed.
 Bytes flash_forward(const OperandShapes& call) {
@@ -417,6 +423,8 @@ constexpr Row kCuda[] = {
     {"_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
     {"_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
     {"_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
+    {"shadowgraph::flex_attention", flex_attention_rows<0>, "flex/flex_attention.py: max_scores"},
+    {"shadowgraph::flex_attention_backward", flex_attention_rows<1>, "flex/flex_attention.py: delta"},
     {"_scaled_dot_product_cudnn_attention", nothing, "MHA.cpp: forward requests none"},
     {"_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward, "MHA.cpp, and cuDNN's frontend"},
     {"_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},

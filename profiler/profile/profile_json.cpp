@@ -54,6 +54,12 @@ json to_json(const LiveStorage& live) {
   return object;
 }
 
+json counts(std::span<const UncoveredOperator> operators) {
+  json list = json::array();
+  for (const UncoveredOperator& row : operators) list.push_back({{"op", row.op}, {"count", row.count}});
+  return list;
+}
+
 void add_time(json& object, const StepTime& time, const Profile& profile) {
   object["spec"] = time.spec();
   for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
@@ -63,6 +69,7 @@ void add_time(json& object, const StepTime& time, const Profile& profile) {
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
     if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.per_step(time.seconds(kind));
   }
+  object["uncovered"] = counts(time.uncovered());
 }
 
 json to_json(const CommunicationSum& sum, bool seconds) {
@@ -70,12 +77,6 @@ json to_json(const CommunicationSum& sum, bool seconds) {
   add_metrics(object, communication_metrics(), sum);
   if (seconds) object["seconds"] = sum.seconds;
   return object;
-}
-
-json counts(std::span<const UncoveredOperator> operators) {
-  json list = json::array();
-  for (const UncoveredOperator& row : operators) list.push_back({{"op", row.op}, {"count", row.count}});
-  return list;
 }
 
 void add_communication(json& object, const Communication& communication, const Profile& profile) {

@@ -243,21 +243,25 @@ std::string largest_text(const Profile& profile) {
 
 namespace {
 
+// Marks a figure that lacks something of some calls: "lower bound: scratch memory of 3 calls of 1 operators is unknown
+// (aten::x x3)". `what`: the part before the counts.
+std::string lower_bound_text(const char* what, const char* missing, std::vector<UncoveredOperator> most) {
+  int64_t calls = 0;
+  for (const UncoveredOperator& op : most) calls += op.count;
+  if (calls == 0) return {};
+  std::string text =
+      fmt::format("  lower bound: {} of {} calls of {} operators {} (", what, calls, most.size(), missing);
+  std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
+  for (size_t i = 0; i < most.size() && i < 3; ++i) {
+    text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);
+  }
+  return text + (most.size() > 3 ? ", ...)\n" : ")\n");
+}
+
 // Writes memory beyond live bytes: scratch inside kernels and the caching allocator's statistics.
 std::string memory_text(const Profile& profile) {
   std::string text = metrics_text(profile, TextPart::kScratch);
-  int64_t unknown = 0;
-  for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
-  if (unknown > 0) {
-    text += fmt::format("  lower bound: scratch memory of {} calls of {} operators is unknown (", unknown,
-                        profile.unknown_scratch.size());
-    std::vector<UncoveredOperator> most = profile.unknown_scratch;
-    std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
-    for (size_t i = 0; i < most.size() && i < 3; ++i) {
-      text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);
-    }
-    text += most.size() > 3 ? ", ...)\n" : ")\n";
-  }
+  text += lower_bound_text("scratch memory", "is unknown", profile.unknown_scratch);
   text += metrics_text(profile, TextPart::kAllocator);
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;
@@ -274,6 +278,7 @@ std::string time_text(const StepTime& time, const Profile& profile) {
   std::string text = fmt::format("\n{:<15}{} {}, estimated for {}\n", "time",
                                  human_seconds(time.per_step(time.seconds())), step_phrase(time.steps()), time.spec());
   text += metrics_text(profile, TextPart::kTime);
+  text += lower_bound_text("part of the time", "is unknown", time.uncovered());
   std::vector<std::pair<double, KernelClass>> classes;
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
     if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
@@ -425,6 +430,7 @@ std::string flops_text(const Profile& profile) {
   if (beyond > 0)
     text += fmt::format("  {} of the matmul FLOPs are in operators that FlopCounterMode does not count\n",
                         human_count(beyond));
+  text += lower_bound_text("FLOPs", "are unknown", profile.uncovered);
   return text;
 }
 

@@ -54,7 +54,9 @@ constexpr double kNarrowShare = 0.88;
 // Attention kernels other than FlashAttention-2, measured on an H100 (bench/gpu).
 constexpr double kCudnnAttention = 0.56;
 constexpr double kEfficientAttention = 2.0;
-constexpr double kEfficientFloat32 = 0.57;  // in float32, relative to 16 bits
+constexpr double kFlexAttention = 1 / 0.9;           // "FlexAttention", pytorch.org/blog/flexattention: 90 %
+constexpr double kFlexAttentionBackward = 1 / 0.85;  // and 85 % of FlashAttention-2, on an A100
+constexpr double kEfficientFloat32 = 0.57;           // in float32, relative to 16 bits
 constexpr double kEfficientFloat32Backward = 0.37;
 
 using K = KernelClass;
@@ -459,6 +461,7 @@ ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, 
 double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype) {
   const auto is = [&](std::string_view part) { return name.find(part) != name.npos; };
   if (is("cudnn")) return kCudnnAttention;
+  if (is("flex")) return kind == K::kAttention ? kFlexAttention : kFlexAttentionBackward;
   if (!is("efficient")) return 1;
   if (dtype != c10::kFloat) return kEfficientAttention;
   return kind == K::kAttention ? kEfficientFloat32 : kEfficientFloat32Backward;

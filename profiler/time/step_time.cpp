@@ -1,6 +1,8 @@
 #include "shadowgraph/profile/step_time.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "ir/operators/operator_name.h"
@@ -15,13 +17,16 @@
 namespace shadowgraph {
 namespace {
 
-// Returns the dtype in which a call computes: that of its first floating-point operand.
-c10::ScalarType dtype_of(const Graph& graph, NodeId node) {
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
+// Returns the dtype in which a call computes: that of its first operand if it is a product of 8-bit integers, else that
+// of its first floating-point operand.
+c10::ScalarType dtype_of(const Graph& graph, NodeId node, KernelClass kind = KernelClass::kOther) {
+  c10::ScalarType dtype = c10::ScalarType::Undefined, first = c10::ScalarType::Undefined;
   graph.for_each_input(node, [&](ValueId value) {
     const c10::ScalarType candidate = graph.value(value).dtype;
+    if (first == c10::ScalarType::Undefined) first = candidate;
     if (dtype == c10::ScalarType::Undefined && c10::isFloatingType(candidate)) dtype = candidate;
   });
+  if (kind == KernelClass::kMatmul && first == c10::kChar) return c10::kChar;
   return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
 }
 
@@ -65,6 +70,22 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
 // Returns the bytes eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand, then fills the copy.
 double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
   return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+}
+
+// An operator on so few bytes takes the host no more than the time of a call.
+constexpr double kFewBytes = 65536;
+
+bool blocks_host(const Graph& graph, NodeId node) {
+  const Argument* given = graph.find_argument(node, "non_blocking");
+  return given == nullptr || given->kind != ArgumentKind::kBool || !given->b;
+}
+
+// Returns true for a copy issued on another stream than the default one, which overlaps with kernels.
+bool on_own_stream(const Graph& graph, NodeId node) {
+  const auto results = graph.results(node);
+  const bool makes_tensor = !results.empty() && results[0].kind == ArgumentKind::kValue &&
+                            graph.value(results[0].ref.value).kind == ValueKind::kTensor;
+  return makes_tensor && stream_notes(graph, node).stream != 0;
 }
 
 // Returns true if a convolution's input channels are not a multiple of 16-byte vectors.
@@ -119,7 +140,8 @@ KernelWorks::KernelWorks(const ProgramCosts& costs, const DeviceSpec& spec)
 
 KernelWork KernelWorks::of(NodeId node) {
   const NodeFlops& flops = costs_.flops().of(node);
-  KernelWork work{.kind = classes_.of(node), .dtype = dtype_of(graph_, node)};
+  const KernelClass kind = classes_.of(node);
+  KernelWork work{.kind = kind, .dtype = dtype_of(graph_, node, kind)};
   work.flops = static_cast<double>(classes_.computed(node, flops.matmul));
   work.elementwise = static_cast<double>(flops.elementwise);
   work.transcendental = static_cast<double>(flops.transcendental);
@@ -164,7 +186,9 @@ std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, b
   auto keys = sizes_of(graph, node, "key");
   if (queries.size() != 4 || keys.size() != 4) return std::nullopt;
   // (batch, heads, tokens, width), or with tokens before heads.
-  const bool heads_first = graph.target(node).name().find("scaled_dot_product") != std::string::npos;
+  const std::string& name = graph.target(node).name();
+  const bool heads_first =
+      name.find("scaled_dot_product") != std::string::npos || name.find("flex") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
   const Argument* causal = graph.find_argument(node, "is_causal");
   return AttentionShape{.queries = queries[at],
@@ -211,41 +235,73 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double device = 0;  // time at which the device has finished it
   double possible = 0;
   CopyEngines engines(graph, spec);
+  const HostParts host_parts(graph, spec);
+  const double link = spec.host ? spec.host->link : 0, host_memory = spec.host ? spec.host->bandwidth : 0;
+  std::map<std::string, int64_t> uncovered;
   for (const NodeId node : costs.nodes) {
-    if (overlaps_kernels(graph, node)) {
-      const double issued = std::max({host, device, engines.ready(node)});
+    const HostPart part = host_parts.of(node);
+    const bool offloads = overlaps_kernels(graph, node);
+    const bool beside = !offloads && part.is_copy && on_own_stream(graph, node);
+    const bool copies = part.is_copy && !offloads && !beside;
+    if (offloads || beside) {
+      // A copy from the host on its own stream does not wait for kernels.
+      const bool waits = offloads || graph.value(graph.results(node)[0].ref.value).device().is_cpu();
+      const double issued = std::max({host, waits ? device : 0, engines.ready(node)});
       NodeTime& at = time.by_node_[node];
-      at = {.kind = KernelClass::kCopy, .bound = TimeBound::kMemory};
+      at = {.kind = KernelClass::kCopy, .bound = beside ? TimeBound::kLink : TimeBound::kMemory};
       at.seconds = at.memory = engines.seconds(node);
       at.issued = spec.host_call > 0 ? host : device;
       at.start = engines.run(node, issued);
+      if (link <= 0) ++uncovered[graph.target(node).name()];
       host += spec.host_call;
+      if (beside && blocks_host(graph, node)) host = std::max(host, at.start + at.seconds);
       ++time.calls_;
       continue;
     }
     // The time of a collective depends on the interconnect (shadowgraph/profile/communication.h).
     KernelWork work;
     if (!graph.facts(node).collective) work = works.of(node);
-    NodeTime at{.kind = work.kind};
+    NodeTime at{.kind = copies ? KernelClass::kCopy : work.kind};
+    if (at.kind != KernelClass::kFree && part.on_host) {
+      if (host_memory > 0) at.memory = work.bytes / host_memory;
+      if (host_memory <= 0 && work.bytes > kFewBytes) ++uncovered[graph.target(node).name()];
+      at.seconds = std::max(spec.host_call, at.memory);
+      at.bound = TimeBound::kHost;
+      at.issued = at.start = host;
+      host += at.seconds;
+      time.by_node_[node] = at;
+      continue;
+    }
     if (at.kind != KernelClass::kFree) {
       ++time.calls_;
-      const KernelSeconds kernel = kernel_seconds(spec, work);
-      at.compute = kernel.compute;
-      at.memory = kernel.memory;
-      at.seconds = kernel.total();
-      at.bound = kernel.fixed > std::max(at.compute, at.memory) ? TimeBound::kFixed
-                 : at.compute > at.memory                       ? TimeBound::kCompute
-                                                                : TimeBound::kMemory;
-      if (const auto found = tables.find(node, work)) {
-        at.seconds = found->seconds;
-        at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
+      if (copies) {
+        at.seconds = spec.fixed(KernelClass::kCopy);
+        at.bound = TimeBound::kLink;
+      } else {
+        const KernelSeconds kernel = kernel_seconds(spec, work);
+        at.compute = kernel.compute;
+        at.memory = kernel.memory;
+        at.seconds = kernel.total();
+        at.bound = kernel.fixed > std::max(at.compute, at.memory) ? TimeBound::kFixed
+                   : at.compute > at.memory                       ? TimeBound::kCompute
+                                                                  : TimeBound::kMemory;
+        if (const auto found = tables.find(node, work)) {
+          at.seconds = found->seconds;
+          at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
+        }
       }
+      if (part.link > 0 && link > 0) at.seconds += at.memory = static_cast<double>(part.link) / link;
+      bool measured_call = false;
       if (ask) {
         if (const MeasuredCall* call = measured->find(call_signature(graph, node));
             call != nullptr && call->seconds > 0) {
           at.seconds = call->seconds;
           at.bound = TimeBound::kMeasured;
+          measured_call = true;
         }
+      }
+      if ((part.link > 0 && link <= 0) || (flops.is_uncovered(node) && !measured_call)) {
+        ++uncovered[graph.target(node).name()];
       }
       const NodeFlops& done = flops.of(node);
       if (const double peak = spec.peak(at.kind, work.dtype); peak > 0) {
@@ -255,14 +311,16 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       host += spec.host_call;
       at.start = std::max({device, host, engines.ready(node)});
       device = at.start + at.seconds;
+      if (copies && blocks_host(graph, node)) host = std::max(host, device);
       time.busy_ += at.seconds;
     }
     time.by_phase_[graph.node(node).phase] += at.seconds;
     time.by_class_[static_cast<size_t>(at.kind)] += at.seconds;
     if (at.kind != KernelClass::kFree) time.by_node_[node] = at;
   }
-  time.host_ = host;
-  device = std::max(device, engines.end());
+  for (auto& [op, calls] : uncovered) time.uncovered_.push_back({op, calls});
+  time.host_ = spec.host_call * static_cast<double>(time.calls_);
+  device = std::max({device, host, engines.end()});
   time.seconds_ = device;
   time.utilization_ = device > 0 ? possible / device : 0;
   return time;

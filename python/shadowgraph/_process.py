@@ -22,7 +22,7 @@ import torch.utils.checkpoint
 import torch.utils.data
 from _shadowgraph_build import CUDA_VERSION
 
-from . import _compiled, _devices, _files, _libraries, _reads, _wrappers
+from . import _compiled, _devices, _files, _flex_attention, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
 from ._libraries import when_imported
 from ._unfake import unfake
@@ -423,6 +423,7 @@ def _patch_control_flow():
     utils._hop_compile_and_call = call
     flex = torch.nn.attention.flex_attention
     flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = _FlagOrActive(flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG)
+    _flex_attention.patch()
 
     keys = torch._C.DispatchKey
     known_keys = frozenset(int(key) for key in keys.__members__.values())

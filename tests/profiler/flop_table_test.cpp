@@ -194,6 +194,42 @@ TEST(FlopTable, PackedAttention) {
   efficient_backward.tensor({1, 10, 2, 8}).tensor({1, 10, 2, 8}).tensor({1, 15, 2, 8}).tensor({1, 15, 2, 8}).skip(2);
   efficient_backward.tensor({4}).tensor({4}).number(4).number(6);
   EXPECT_EQ(efficient_backward.flops("aten::_efficient_attention_backward"), 11520);
+  // The same by torch.nn.attention.varlen and by cuDNN.
+  EXPECT_EQ(flash.flops("torch_attn::_varlen_attn"), 4608);
+  EXPECT_EQ(flash_backward.flops("torch_attn::_varlen_attn_backward"), 11520);
+  Call into;
+  into.tensor({10, 2, 8}).tensor({10, 2, 8}).tensor({15, 2, 8}).tensor({15, 2, 8});
+  into.tensor({4}).tensor({4}).number(4).number(6);
+  EXPECT_EQ(into.flops("torch_attn::_varlen_attn_out"), 4608);
+  EXPECT_EQ(into.flops("aten::_flash_attention_forward_no_dropout_inplace"), 4608);
+  Call cudnn;
+  cudnn.tensor({10, 2, 8}).tensor({10, 2, 8}).tensor({15, 2, 8}).tensor({15, 2, 8}).skip(5);
+  cudnn.tensor({4}).tensor({4}).number(4).number(6);
+  EXPECT_EQ(cudnn.flops("aten::_cudnn_attention_backward"), 11520);
+}
+
+// 100 scores: 2 * 100 * (8 + 6), and 2 * 100 * (3*8 + 2*6). Negative if they are all, of an unknown mask.
+TEST(FlopTable, FlexAttentionByItsScores) {
+  for (const int64_t scores : {100, -100}) {
+    Call forward;
+    forward.tensor({2, 4, 3, 8}).tensor({2, 4, 5, 8}).tensor({2, 4, 5, 6}).number(static_cast<double>(scores));
+    EXPECT_EQ(forward.flops("shadowgraph::flex_attention"), 2800);
+    Call backward;
+    backward.tensor({2, 4, 3, 6}).tensor({2, 4, 3, 8}).tensor({2, 4, 5, 8}).tensor({2, 4, 5, 6}).skip(2);
+    EXPECT_EQ(backward.number(static_cast<double>(scores)).flops("shadowgraph::flex_attention_backward"), 7200);
+  }
+}
+
+// 2 samples of 3 tokens of width 8: 2 * 6 * (24*8 + 8*8) for projections, 2 * 2*2 * 3*3 * 8 for scores and output; an
+// encoder layer also has 2 * 6 * 2 * 16*8.
+TEST(FlopTable, FastPathsOfTransformers) {
+  Call attention;
+  attention.tensor({2, 3, 8}).tensor({2, 3, 8}).tensor({2, 3, 8}).number(8).number(2).tensor({24, 8}).tensor({24});
+  EXPECT_EQ(attention.tensor({8, 8}).tensor({8}).flops("aten::_native_multi_head_attention"), 3072 + 576);
+  Call layer;
+  layer.tensor({2, 3, 8}).number(8).number(2).tensor({24, 8}).tensor({24}).tensor({8, 8}).tensor({8}).skip(7);
+  layer.tensor({16, 8}).tensor({16}).tensor({8, 16}).tensor({8});
+  EXPECT_EQ(layer.flops("aten::_transformer_encoder_layer_fwd"), 3072 + 576 + 3072);
 }
 
 TEST(FlopTable, Recurrent) {

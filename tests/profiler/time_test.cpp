@@ -125,6 +125,97 @@ TEST(StepTime, TheLongerOfComputingAndMoving) {
   EXPECT_EQ(short_time.of(small.mm.node).bound, TimeBound::kMemory);
 }
 
+// A program on a GPU whose host has a link of 0.1 GB/s and memory of 0.5 GB/s: 1 MiB of float32 is copied to the
+// device, multiplied there, copied back, and doubled on the host.
+struct OverTheLink {
+  TestGraph t;
+  TestGraph::Call there, product, back, on_host;
+  OverTheLink(bool non_blocking, c10::ScalarType dtype = c10::kFloat) {
+    t.graph.metadata.device = c10::Device(c10::kCUDA, 0);
+    t.dtype = dtype;
+    const auto host = t.input("host", {512, 512});
+    t.device = c10::Device(c10::kCUDA, 0);
+    const auto copy = [&](const TestGraph::Call& from) {
+      const Argument blocking = Argument::of_bool(non_blocking);
+      return t.call("aten::_to_copy", {from, {}, {}, {}, {}, blocking}, {{512, 512}});
+    };
+    there = copy(host);
+    product = t.call(dtype == c10::kChar ? "aten::_int_mm" : "aten::mm", {there, there}, {{512, 512}});
+    t.device = c10::Device(c10::kCPU);
+    back = copy(product);
+    on_host = t.call("aten::add.Tensor", {back, back}, {{512, 512}});
+  }
+};
+DeviceSpec with_host() {
+  DeviceSpec spec = simple();
+  spec.host_call = 1e-6;
+  spec.host = HostSpec{.link = 1e8, .bandwidth = 5e8};
+  return spec;
+}
+
+TEST(StepTime, CopiesOverTheHostsLink) {
+  const double bytes = 512 * 512 * 4, copied = 1e-5 + bytes / 1e8;
+  for (const bool non_blocking : {false, true}) {
+    const OverTheLink program(non_blocking);
+    const StepTime time = StepTime::of(program.t.graph, with_host());
+    const NodeTime &there = time.of(program.there.node), &product = time.of(program.product.node);
+    const NodeTime &back = time.of(program.back.node), &on_host = time.of(program.on_host.node);
+    EXPECT_EQ(there.bound, TimeBound::kLink);
+    EXPECT_NEAR(there.seconds, copied, 1e-12);
+    EXPECT_NEAR(product.start, there.start + copied, 1e-12) << "in order with kernels";
+    EXPECT_NEAR(back.seconds, copied, 1e-12);
+    EXPECT_EQ(product.issued < there.start + copied, non_blocking) << "the host waits for a copy that blocks";
+    EXPECT_EQ(on_host.bound, TimeBound::kHost);
+    EXPECT_NEAR(on_host.seconds, 2 * bytes / 5e8, 1e-12);  // reads one tensor, writes one
+    EXPECT_NEAR(time.seconds(KernelClass::kCopy), 2 * copied, 1e-12);
+    EXPECT_EQ(time.calls(), 3) << "the host's addition launches no kernel";
+    EXPECT_TRUE(time.uncovered().empty());
+    if (!non_blocking) EXPECT_NEAR(time.seconds(), back.start + copied + on_host.seconds, 1e-12);
+  }
+}
+
+TEST(StepTime, ListsCallsWithoutALink) {
+  const OverTheLink program(false);
+  const StepTime time = StepTime::of(program.t.graph, simple());
+  ASSERT_EQ(time.uncovered().size(), 2U);
+  EXPECT_EQ(time.uncovered()[0].op, "aten::_to_copy");
+  EXPECT_EQ(time.uncovered()[0].count, 2);
+  EXPECT_EQ(time.uncovered()[1].op, "aten::add.Tensor");
+  const DeviceSpec spec = simple();
+  const Profile costs = profile(program.t.graph, {.spec = &spec});
+  EXPECT_THAT(to_text(costs), HasSubstr("lower bound: part of the time of 3 calls of 2 operators is unknown"));
+  EXPECT_EQ(to_json(costs)["time"]["uncovered"][0]["op"], "aten::_to_copy");
+}
+
+// An estimate for another device than the graph's own: what is on the CPU counts as on the device.
+TEST(StepTime, AProgramOfTheCpuHasNoHost) {
+  TestGraph t;
+  const auto x = t.input("x", {512, 512});
+  const auto copy = t.call("aten::_to_copy", {x}, {{512, 512}});
+  EXPECT_NE(StepTime::of(t.graph, with_host()).of(copy.node).bound, TimeBound::kHost);
+}
+
+TEST(StepTime, ProductsOfInt8AtTheirRate) {
+  DeviceSpec spec = with_host();
+  spec.matmul[c10::kChar] = 8e12;
+  const OverTheLink program(false, c10::kChar);
+  EXPECT_NEAR(StepTime::of(program.t.graph, spec).of(program.product.node).compute, 2.0 * 512 * 512 * 512 / 8e12,
+              1e-12);
+}
+
+// An operator without a formula makes the FLOPs, the time and the utilization lower bounds.
+TEST(StepTime, MarksEveryFigureThatLacksAFormula) {
+  TestGraph t;
+  const auto x = t.input("x", {8, 8});
+  t.call("aten::linalg_matrix_exp", {x}, {{8, 8}});
+  const DeviceSpec spec = simple();
+  const Profile costs = profile(t.graph, {.spec = &spec});
+  ASSERT_EQ(costs.time()->uncovered().size(), 1U);
+  EXPECT_EQ(costs.time()->uncovered()[0].op, "aten::linalg_matrix_exp");
+  EXPECT_THAT(to_text(costs), HasSubstr("lower bound: FLOPs of 1 calls of 1 operators are unknown"));
+  EXPECT_THAT(to_text(costs), HasSubstr("lower bound: part of the time of 1 calls of 1 operators is unknown"));
+}
+
 // 10 us, and 2 * 8 * 8 * 4 bytes at 1 GB/s: half a microsecond.
 TEST(StepTime, ATinyKernelIsBoundByWhatEveryCallTakes) {
   const Product tiny(8);

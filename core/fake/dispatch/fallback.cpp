@@ -5,6 +5,7 @@
 // device of its results. Its calls are not observed, and autograd is off. libtorch's Meta kernels and built-in rules
 // see "meta" instead.
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -316,6 +317,18 @@ class PersistentModeScope {
   ModeState* outer_;
 };
 
+// Returns the real tensor that lift_fresh makes a tensor of the program: the values of torch.tensor(list), from_numpy,
+// ... Undefined for other calls, and for a tensor that the capture knows from elsewhere.
+at::Tensor host_values_of(const OperatorInfo& info, const Stack& stack, ModeState& mode) {
+  if (!info.lifts || !info.name.starts_with("aten::lift_fresh") || info.argument_count != 1) return {};
+  const at::Tensor& values = stack.back().toTensor();
+  const bool plain = values.defined() && !is_fake(values) && values.layout() == c10::Layout::Strided &&
+                     !values.is_quantized() && values.has_storage() && values.device().is_cpu();
+  if (!plain) return {};
+  const std::lock_guard lock(mode.memo_mutex);
+  return mode.memo.tensors.contains(values.unsafeGetTensorImpl()) ? at::Tensor() : values;
+}
+
 // Suspends size guards on operands that the kernel may resize (resize_, an `out=`).
 class UnwatchedOperands {
  public:
@@ -489,6 +502,16 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (mode != nullptr && mode->reads_data && info.depends_on_data && observer != nullptr &&
       observer->compute(info, *stack))
     return;
+  if (C10_UNLIKELY(info.lifts) && observer != nullptr && !mode->reads_data) {
+    if (const at::Tensor values = host_values_of(info, *stack, *mode); values.defined()) {
+      // A tensor that is allocated here and freed with the program's reference, not a constant that exists throughout.
+      const at::Tensor lifted = at::empty_strided(values.sizes(), values.strides(), values.options());
+      copy_contents_if_kept(lifted, values, *mode);
+      observer->host_wrote(lifted, values);
+      stack->back() = lifted;
+      return;
+    }
+  }
   BoxedCall call(info, mode, *stack);
   execute_call(info, mode, call);
 }

@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/env.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -642,6 +643,49 @@ FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
           Tensor()};
 }
 
+// ---- FlexAttention as the kernel that torch.compile makes for CUDA (python/shadowgraph/_flex_attention.py). Score and
+// mask functions are not among its arguments, so it runs on fake tensors only. `scores` is the number of scores it
+// computes, of all samples and query heads, in blocks that its mask does not skip; negative: all of them, because the
+// mask depends on unknown data. `buffers` are tensors that the mask and both functions read.
+
+constexpr const char* kFlexAttention =
+    "flex_attention(Tensor query, Tensor key, Tensor value, int scores, float scale, Tensor[] buffers) -> "
+    "(Tensor output, Tensor logsumexp, Tensor max_scores)";
+constexpr const char* kFlexAttentionBackward =
+    "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logsumexp, "
+    "int scores, float scale, Tensor[] buffers) -> (Tensor, Tensor, Tensor)";
+
+// Returns a dense tensor with the query's order of dimensions.
+Tensor flex_output(const Tensor& query, const Tensor& value) {
+  std::vector<int64_t> order = {0, 1, 2, 3}, sizes(4), back(4);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return query.stride(a) > query.stride(b); });
+  for (size_t i = 0; i < 4; ++i) {
+    sizes[i] = order[i] == 3 ? value.size(3) : query.size(order[i]);
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  return rules::empty(sizes, query).permute(back);
+}
+
+ThreeTensors flex_attention(const Tensor& query, const Tensor& key, const Tensor& value, int64_t scores, double scale,
+                            at::TensorList buffers) {
+  TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4,
+              "flex_attention expects query, key and value of 4 dimensions, but got ", query.dim(), ", ", key.dim(),
+              " and ", value.dim());
+  return {flex_output(query, value), rules::empty({query.size(0), query.size(1), query.size(2)}, at::kFloat),
+          rules::empty({0}, at::kFloat)};
+}
+
+ThreeTensors flex_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                     const Tensor& value, const Tensor& output, const Tensor& logsumexp, int64_t scores,
+                                     double scale, at::TensorList buffers) {
+  return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
+}
+
+TORCH_LIBRARY_FRAGMENT(shadowgraph, library) {
+  library.def(kFlexAttention);
+  library.def(kFlexAttentionBackward);
+}
+
 // Splits a projection [B, T, 3 D] into heads: three views of one tensor.
 ThreeTensors heads_of_projection(const Tensor& qkv, const Tensor& bias, int64_t heads) {
   TORCH_CHECK(qkv.dim() == 3 && bias.dim() == 1 && qkv.size(2) == bias.size(0) && qkv.size(2) % (3 * heads) == 0,
@@ -674,6 +718,8 @@ void register_attention(RuleRegistry& registry) {
   registry.add("aten::_flash_attention_forward_no_dropout_inplace", &flash_into);
   registry.add("aten::_cudnn_attention_forward",
                &WithLaterArguments<at::_ops::_cudnn_attention_forward, cudnn_forward>::run);
+  registry.add("shadowgraph::flex_attention", &flex_attention);
+  registry.add("shadowgraph::flex_attention_backward", &flex_attention_backward);
   registry.add("aten::_transform_bias_rescale_qkv", &heads_of_projection);
   add_like(registry, {"aten::_flash_attention_backward", "aten::_cudnn_attention_backward"}, {1, 2, 3});
   add_contiguous_like(registry, {"aten::_transformer_encoder_layer_fwd"}, {0});

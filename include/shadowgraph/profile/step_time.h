@@ -7,8 +7,14 @@
 // A kernel takes the fixed time of its class plus the larger of compute and memory time, estimated for GPUs as
 // described in docs/time.md. On a device with host_call > 0, kernels run one after another, asynchronously to the host,
 // which needs host_call for each call other than a view; a step with shorter kernels is bound by the host. Otherwise,
-// call times are added up. Not included are copies between devices (except offload, shadowgraph/passes/recompute.h),
-// collectives (shadowgraph/profile/communication.h), and host work between calls.
+// call times are added up.
+//
+// A copy between the host and a device takes the time of its bytes on the host's link (HostSpec::link). It is in order
+// with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the
+// host waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time
+// of their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
+// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls whose time is a lower
+// bound.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +38,11 @@ class MeasuredCalls;  // shadowgraph/profile/measure.h
 class ProgramCosts;
 
 // Factor that determines a time. kTable: measured, within the table's sizes; kTableEnd: extrapolated beyond them.
-enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd };
+// kLink: the link to the host. kHost: the call runs on the host, not on the device.
+enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd, kLink, kHost };
 constexpr auto enum_names(TimeBound) {
-  return names_in_order<TimeBound>("nothing", "compute", "memory", "fixed", "measured", "table", "table_end");
+  return names_in_order<TimeBound>("nothing", "compute", "memory", "fixed", "measured", "table", "table_end", "link",
+                                   "host");
 }
 
 struct NodeTime {
@@ -70,6 +78,9 @@ class StepTime {
   int64_t steps() const { return steps_; }
   // Returns the mean over the captured steps; `total` itself if their number is unknown.
   double per_step(double total) const { return total / static_cast<double>(std::max<int64_t>(1, steps_)); }
+  // Calls of which part of the time is unknown, and not included: no FLOP formula, or a link or host memory of unknown
+  // bandwidth. Sorted by name. If there are any, all times are lower bounds.
+  const std::vector<UncoveredOperator>& uncovered() const { return uncovered_; }
 
  private:
   IdMap<NodeId, NodeTime> by_node_;
@@ -82,6 +93,7 @@ class StepTime {
   int64_t calls_ = 0;
   int64_t steps_ = 1;
   std::string spec_;
+  std::vector<UncoveredOperator> uncovered_;
 };
 
 // Overlap of compute and communication.

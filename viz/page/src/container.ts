@@ -59,7 +59,7 @@ export interface ProfileJson {
   phase_peaks?: Record<string, { bytes: number; node: number }>;
   device_memory?: Record<string, unknown>;
   out_of_memory?: string;
-  time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number> };
+  time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number>; uncovered?: { op: string; count: number }[] };
   communication?: Record<string, unknown>;
   memory_layout?: { bytes: number; bound: number; planner: string };
   outputs?: { dtype?: string; shape?: number[]; defined?: boolean }[];

@@ -91,6 +91,8 @@ export function Overview(): VNode {
   const memory = profile.device_memory as Record<string, number> | undefined;
   const unknownCalls = profile.unknown_scratch.reduce((total, row) => total + row.count, 0);
   const uncoveredCalls = profile.uncovered_operators.reduce((total, row) => total + row.count, 0);
+  const untimed = profile.time?.uncovered ?? [];
+  const untimedCalls = untimed.reduce((total, row) => total + row.count, 0);
   const peak = profile.peak;
   const both = useMemo(() => {
     const a = graph.moduleFigure('forward_flops');
@@ -132,6 +134,7 @@ export function Overview(): VNode {
         {profile.time && (
           <Card title="estimated time" value={seconds(profile.time.seconds)} to={table('operators', '-time')}>
             on {visible(profile.time.spec, 60)}{profile.time.flop_utilization !== undefined && `, ${percent(profile.time.flop_utilization)} of peak FLOPs`}
+            {untimedCalls > 0 && '; lower bound'}
           </Card>
         )}
         <Card title="operators" value={exact(graph.nodeCount)} to={{ view: 'graph' }}>
@@ -170,6 +173,12 @@ export function Overview(): VNode {
             <>
               <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs are a lower bound.</p>
               <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
+            </>
+          )}
+          {untimedCalls > 0 && (
+            <>
+              <p>Part of the time of {exact(untimedCalls)} calls is unknown; the time is a lower bound.</p>
+              <ul>{untimed.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
             </>
           )}
           {unknownCalls > 0 && (
