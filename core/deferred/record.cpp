@@ -126,8 +126,13 @@ std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
     const std::shared_lock lock(storage_swap_mutex());
     storage = fake.unsafe_storage();
   }
-  SessionLink* link = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
-  return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
+  SessionLink* const found = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
+  if (found == nullptr) return nullptr;
+  // Holds the link, too: the call may drop the record's last storage (set_()).
+  using Link = c10::intrusive_ptr<DeferredLink>;
+  auto link = std::make_shared<Link>(Link::reclaim_copy(static_cast<DeferredLink*>(found)));
+  DeferredRecord* const record = (*link)->record.get();
+  return {std::move(link), record};
 }
 
 std::shared_mutex& DeferredRecord::storage_swap_mutex() {

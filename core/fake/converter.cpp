@@ -294,6 +294,7 @@ at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {
   if (entry == last) return {};
   auto locked = entry->second.real.lock();
   if (!locked.defined()) return {};
+  // Another memory may have been assigned to it since.
   at::Tensor real(std::move(locked));
   return has_same_memory(entry->second, real) ? real : at::Tensor();
 }

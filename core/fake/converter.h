@@ -23,8 +23,7 @@ void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode);
 // fakes. Called before the call for a real operand that requires grad.
 void block_gradients_into(const at::Tensor& real);
 
-// Returns the real tensor that `fake` was converted from, if it is still alive and on the same memory; otherwise
-// undefined.
+// Returns the real tensor that `fake` was converted from, if it is still alive; otherwise undefined.
 class FakeTensorImpl;
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode);
 
