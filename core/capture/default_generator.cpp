@@ -16,7 +16,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kMagic = 0x53476361U;
-constexpr int kUnrecordedBlocks = 64;  // how many blocks of 624 words to search for draws from a ticket
+constexpr int kUnrecordedBlocks = 4096;  // how many blocks of 624 words to search for draws from a ticket
 
 std::atomic<bool> in_use{false};
 

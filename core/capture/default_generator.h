@@ -20,6 +20,7 @@
 #include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>

@@ -248,8 +248,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   Locate locate_ = nullptr;
   std::unique_ptr<CppBacktraces> backtraces_;
 
-  std::optional<DefaultGenerator> default_generator_;
-
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
   std::unordered_set<std::string> groups_;                          // process groups declared in the graph
@@ -291,6 +289,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::vector<NodeId> sequence_owner_;  // by sequence number - base: the forward node of that grad_fn
   std::vector<Saved> saved_;
   std::unordered_set<uint64_t> size_reads_;
+  std::optional<DefaultGenerator> default_generator_;
 };
 
 // Returns the recorder of this thread's active capture, or nullptr.
