@@ -254,7 +254,7 @@ class Tables(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.rand(4, 6))
-        self.register_buffer("half", torch.rand(6, dtype=torch.bfloat16)[2:], persistent=False)
+        self.register_buffer("low", torch.rand(6, dtype=torch.bfloat16)[2:], persistent=False)
         self.register_buffer("whole", torch.rand(3, 4))
         self.register_buffer("row", self.whole[1])
         self.register_buffer("alias", self.weight.detach())
@@ -271,7 +271,7 @@ class Tables(nn.Module):
 
 def assert_same_tables(wanted, got):
     assert_same(wanted, got)
-    assert torch.equal(got.half, wanted.half)
+    assert torch.equal(got.low, wanted.low)
     mine = [*wanted.others(), *wanted.parameters(), *wanted.buffers()]
     theirs = [*got.others(), *got.parameters(), *got.buffers()]
     for a, b in zip(mine, theirs, strict=True):
