@@ -65,8 +65,7 @@ DefaultGenerator::DefaultGenerator()
       }()) {
   active_ = !in_use.exchange(true);
   if (!active_) return;
-  changes_.push_back({.state = state_of(generator_)});
-  put_ticket();
+  change({.state = state_of(generator_)});
 }
 
 // Random words, so that draws that are not recorded at least look random.
@@ -98,24 +97,26 @@ std::optional<DefaultGenerator::Point> DefaultGenerator::point_of(const at::mt19
   return ours ? std::optional(tickets_[words[3]]) : std::nullopt;
 }
 
+void DefaultGenerator::change(const Change& change) {
+  changes_.push_back(change);
+  changes_.back().draw = static_cast<uint32_t>(draws_.size());
+  real_state_ = change.state;
+  put_ticket();
+}
+
 void DefaultGenerator::observe() {
   const at::mt19937 found = engine_of(generator_);
   if (const auto point = point_of(found.data())) {
-    if (*point == tickets_.back()) return;
-    changes_.push_back({.draw = static_cast<uint32_t>(draws_.size()),
-                        .restored = point,
-                        .state = changes_[point->change].state});
-    return put_ticket();
+    if (*point != tickets_.back()) change({.restored = point, .state = changes_[point->change].state});
+    return;
   }
+  if (const auto seed = fresh_seed(generator_)) return change({.seed = seed, .state = state_of(generator_)});
   at::mt19937 drawn_from = ticket();
   for (int block = 0; block < kUnrecordedBlocks; ++block) {
     for (int i = 0; i < (block == 0 ? 1 : at::MERSENNE_STATE_N); ++i) drawn_from();
     if (drawn_from.data().state_ == found.data().state_) return put_ticket();
   }
-  changes_.push_back({.draw = static_cast<uint32_t>(draws_.size()),
-                      .seed = fresh_seed(generator_),
-                      .state = state_of(generator_)});
-  put_ticket();
+  change({.state = state_of(generator_)});
 }
 
 void DefaultGenerator::draw(NodeId node) {
@@ -128,22 +129,17 @@ void DefaultGenerator::draw(NodeId node) {
 void DefaultGenerator::suspend() {
   if (!active_ || suspended_) return;
   observe();
-  set_state(generator_, changes_.back().state);
+  set_state(generator_, real_state_);
   suspended_ = true;
 }
 
 void DefaultGenerator::resume() {
   if (!active_ || !suspended_) return;
   suspended_ = false;
-  Change& last = changes_.back();
-  at::Tensor state = state_of(generator_);
+  const at::Tensor before = std::exchange(real_state_, state_of(generator_));
   const RealCalls real;
-  const auto seed = state.equal(last.state) ? std::nullopt : fresh_seed(generator_);
-  if (seed) {
-    changes_.push_back({.draw = static_cast<uint32_t>(draws_.size()), .seed = seed, .state = std::move(state)});
-  } else {
-    last.state = std::move(state);
-  }
+  const auto seed = real_state_.equal(before) ? std::nullopt : fresh_seed(generator_);
+  if (seed) return change({.seed = seed, .state = real_state_});
   put_ticket();
 }
 
@@ -151,7 +147,7 @@ void DefaultGenerator::end() {
   if (!active_) return;
   if (!suspended_) {
     observe();
-    set_state(generator_, changes_.back().state);
+    set_state(generator_, real_state_);
   }
   active_ = false;
   in_use = false;

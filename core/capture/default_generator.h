@@ -57,9 +57,10 @@ class DefaultGenerator {
     uint32_t draw = 0;              // the first draw after it
     std::optional<Point> restored;  // the others are unset
     std::optional<uint64_t> seed;
-    at::Tensor state;  // what the generator holds if nothing is drawn
+    at::Tensor state;               // of the generator after it
   };
   void observe();
+  void change(const Change& change);
   void put_ticket();
   at::mt19937 ticket() const;
   std::optional<Point> point_of(const at::mt19937_data_pod& engine) const;
@@ -70,6 +71,7 @@ class DefaultGenerator {
   std::vector<NodeId> draws_;
   std::vector<Change> changes_;  // the first is the state before the capture
   std::vector<Point> tickets_;   // by number
+  at::Tensor real_state_;        // without a ticket
   const uint32_t session_;
 };
 
