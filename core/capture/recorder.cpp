@@ -209,6 +209,20 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (C10_UNLIKELY(!scores_.empty())) graph_.set_note(node, kScoresNote, scores_);
   if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
+  if (default_generator_ && draws_from_default_generator(node)) default_generator_->draw(node);
+}
+
+bool Recorder::draws_from_default_generator(NodeId node) const {
+  if (!graph_.facts(node).random) return false;
+  for (const Argument& argument : graph_.arguments(node)) {
+    if (argument.kind == ArgumentKind::kGenerator && argument.i != 0) return false;  // one that the program created
+  }
+  bool on_cpu = false;
+  graph_.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = graph_.value(value).storage;
+    on_cpu = on_cpu || (storage.valid() && graph_.storage(storage).device_type == c10::kCPU);
+  });
+  return on_cpu;
 }
 
 namespace {
@@ -399,6 +413,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
+  if (default_generator_) default_generator_->end();
   flush_frees();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
@@ -417,6 +432,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   note_routings_read();
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbors();
+  if (default_generator_) default_generator_->record_in(graph_);
   link_->close();
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
@@ -489,6 +505,14 @@ TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& af
 
 namespace {
 
+// Returns another tensor on the memory of `real`, with its version counter. It keeps the memory, dtype and sizes that
+// `real` has now, whatever is assigned to it later (`.data =`, Module::to, load_state_dict with assign).
+at::Tensor alias_of(const at::Tensor& real) {
+  const c10::InferenceMode inference(real.is_inference());
+  const c10::TensorImpl& impl = *real.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/false));
+}
+
 // Returns the value of a number converted for this call (prim::NumToTensor), whose tensor may be freed by now.
 std::optional<at::Tensor> value_of_converted(FakeTensorImpl& fake, const ModeState& mode) {
   if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // created before this capture
@@ -513,7 +537,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
     argument = graph_.string_argument(name->second.name);
   } else if (real.defined()) {
     kind = Builtin::kConstant;
-    argument = Argument::of_constant(graph_.add_constant(real));
+    argument = Argument::of_constant(graph_.add_constant(mode_.reads_data ? alias_of(real) : real));
   } else if (const auto value = value_of_converted(fake, mode_)) {
     kind = Builtin::kConstant;
     argument = Argument::of_constant(graph_.add_constant(*value));
