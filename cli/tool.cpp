@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/progress.h"
 #include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
@@ -152,7 +153,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     int code = 0;
     for (const auto& [command, work] : works) {
-      if (*command) code = work();
+      if (!*command) continue;
+      const Progress progress(command->get_name());
+      code = work();
     }
     flush_stdout();
     return code;

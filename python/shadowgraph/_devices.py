@@ -26,13 +26,13 @@ _NO_GRAPHS = (
 _NO_POOLS = "memory pools are not simulated; run the captured program without torch.cuda.MemPool, in the default pool"
 
 
-def _patch(owner, name, simulated):
+def _patch(owner, name, simulated, is_active=_C.is_active):
     """Replaces owner.name by `simulated` while a mode is active on this thread."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call(*args, **kwargs):
-        return simulated(*args, **kwargs) if _C.is_active() else original(*args, **kwargs)
+        return simulated(*args, **kwargs) if is_active() else original(*args, **kwargs)
 
     setattr(owner, name, call)
 
@@ -104,6 +104,36 @@ def simulate_cuda(init_error):
         return _streams.record_stream(self, stream) if _C.is_fake(self) else record_stream(self, stream)
 
     torch.Tensor.record_stream = record
+
+
+def simulate_xpu():
+    """Patches torch.xpu for modes whose default device is an XPU."""
+    accelerator = torch.accelerator
+    simulated = {
+        "is_available": lambda: _C.device_count() > 0,
+        "device_count": _count,
+        "current_device": accelerator.current_device_index,
+        "set_device": accelerator.set_device_index,
+        "_lazy_init": lambda: None,
+        "init": lambda: None,
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "memory_stats": _unavailable("torch.xpu.memory_stats()"),
+        "mem_get_info": _unavailable("torch.xpu.mem_get_info()"),
+        **{
+            name: _refusal(f"torch.xpu.{name} {_LEAVE_OUT}, or use that of torch.accelerator")
+            for name in ("current_stream", "set_stream", "stream", "get_device_properties", "get_device_name")
+        },
+    }
+
+    def is_active():
+        return _C.is_active() and accelerator.current_accelerator() == torch.device("xpu")
+
+    for name, function in simulated.items():
+        _patch(torch.xpu, name, function, is_active)
+    for name in ("memory_stats", "mem_get_info"):
+        _patch(torch.xpu.memory, name, simulated[name], is_active)
 
 
 def _patch_class(original, simulated):

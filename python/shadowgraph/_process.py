@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from typing import ClassVar
 
 import torch
 import torch._library.fake_impl
@@ -42,10 +43,14 @@ def install():
         _check_private_parts()
         _Flags.gpu_is_there = torch.cuda.is_available()
         init_error = None if _Flags.gpu_is_there else _devices.cuda_init_error()
+        _Flags.uninitialized += [] if _Flags.gpu_is_there else ["cuda"]
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         if not _Flags.gpu_is_there:
             _devices.simulate_cuda(init_error)
+        if not torch.xpu.is_available():
+            _devices.simulate_xpu()
+            _Flags.uninitialized.append("xpu")
         _reads.patch_reads()
         _patch_checkpoints()
         _files.patch_loading()
@@ -121,6 +126,8 @@ class _Flags:
     gpu_is_there = False
     users = 0
     lift = False
+    uninitialized: ClassVar[list[str]] = []  # missing devices, which torch must not initialize in modes
+    skipped: ClassVar[list[str]] = []  # these, and a custom backend
     cuda_version: str | None = None
     caches = _libraries.Caches()
     # Makes transformers load weights on the calling thread; its worker threads are not in a mode.
@@ -141,9 +148,13 @@ class _Flags:
             cls.caches.set_aside()
             _compiled.run_eagerly()
             if not cls.gpu_is_there:
-                _C.set_requires_device_init("cuda", False)
                 # Libraries check torch.version.cuda in addition to is_available().
                 cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
+            # A PrivateUse1 backend without a Python module cannot be initialized.
+            custom = torch._C._get_privateuse1_backend_name()
+            cls.skipped = [*cls.uninitialized, *([] if hasattr(torch, custom) else [custom])]
+            for device in cls.skipped:
+                _C.set_requires_device_init(device, False)
 
     @classmethod
     def release(cls):
@@ -158,8 +169,9 @@ class _Flags:
                 os.environ.pop(cls.sync_load_variable, None)
             else:
                 os.environ[cls.sync_load_variable] = cls.sync_load_before
+            for device in cls.skipped:
+                _C.set_requires_device_init(device, True)
             if not cls.gpu_is_there:
-                _C.set_requires_device_init("cuda", True)
                 torch.version.cuda = cls.cuda_version
 
 

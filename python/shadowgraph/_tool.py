@@ -73,9 +73,19 @@ def error_message(error, debug):
     """Returns the message for an exception. Prints the traceback if `debug` is set."""
     if debug:
         traceback.print_exception(error)
-    if isinstance(error, (_C.Error, OSError, ImportError, AttributeError)):
+    if isinstance(error, ImportError):
+        return str(error) + _cause_of(error)
+    if isinstance(error, (_C.Error, OSError, AttributeError)):
         return str(error)
     return f"the program raised {type(error).__name__}: {error}"
+
+
+def _cause_of(error):
+    """Returns the first error of a chain as text: lazy imports, as in transformers, hide it. Empty if there is none."""
+    cause = error
+    while (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is not None:
+        cause = before
+    return "" if cause is error else f" The cause is {type(cause).__name__}: {cause}"
 
 
 def _how(request):

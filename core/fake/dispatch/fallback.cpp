@@ -443,7 +443,7 @@ class BoxedCall {
   size_t begin_;
   bool user_kernel_;  // runs a user-defined kernel
   bool pinned_ = false;
-  Stack operands_;    // filled only if user_kernel_, or if devices are registered
+  Stack operands_;  // filled only if user_kernel_, or if devices are registered
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };
