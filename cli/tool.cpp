@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/progress.h"
 #include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
@@ -153,9 +152,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     int code = 0;
     for (const auto& [command, work] : works) {
-      if (!*command) continue;
-      const Progress progress(command->get_name());
-      code = work();
+      if (*command) code = work();
     }
     flush_stdout();
     return code;

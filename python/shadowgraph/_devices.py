@@ -300,7 +300,7 @@ class _SameThread(threading.Thread):
 
     def start(self):
         if _C.is_active():
-            self.run()
+            self._target(*self._args, **self._kwargs)
         else:
             super().start()
 
