@@ -286,8 +286,8 @@ class _Nvtx:
 class _Cudart:
     """Result of torch.cuda.cudart()."""
 
-    cudaError = types.SimpleNamespace(success=0)  # noqa: N815
-    cudaMemGetInfo = staticmethod(_unavailable("torch.cuda.mem_get_info()"))  # noqa: N815
+    cudaError = types.SimpleNamespace(success=0)
+    cudaMemGetInfo = staticmethod(_unavailable("torch.cuda.mem_get_info()"))
 
     def __getattr__(self, name):
         if name in ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister"):
@@ -312,8 +312,8 @@ class _SameThread(threading.Thread):
 def _simulate_bindings():
     """Simulates the functions of torch._C behind torch.cuda, torch.accelerator and DataParallel.
 
-    Python functions that a program imported before the first mode call them, too. A CPU build has no `_cuda_` functions:
-    those that are missing here raise an error with their name.
+    Python functions that a program imported before the first mode call them, too. A CPU build has no `_cuda_`
+    functions: those that are missing here raise an error with their name.
     """
     nothing = lambda *args, **kwargs: None  # noqa: E731
     stats = _unavailable("torch.cuda.memory_stats()")
@@ -370,9 +370,8 @@ def _simulate_bindings():
             missing[name] = function
 
     def find(name):
-        if name in missing or name.startswith(("_cuda_", "_nccl_")):
-            if _C.is_active():
-                return missing.get(name) or _refusal(f"torch._C.{name} {_LEAVE_OUT}")
+        if (name in missing or name.startswith(("_cuda_", "_nccl_"))) and _C.is_active():
+            return missing.get(name) or _refusal(f"torch._C.{name} {_LEAVE_OUT}")
         raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
 
     torch._C.__getattr__ = find

@@ -16,7 +16,8 @@ class fake_process_group:
     Process groups, device meshes, DistributedDataParallel, functional collectives and anything built on them work as
     in a real program. Captures record their communication; nothing is sent. Uses torch's own "fake" backend, which is
     destroyed at the end of the block. DistributedDataParallel does not verify parameter shapes across processes, does
-    not time kernels, and takes parameters that this rank does not use as unused on all. Shapes exchanged between stages of torch.distributed.pipelining come from `pipeline_shapes`.
+    not time kernels, and takes parameters that this rank does not use as unused on all. Shapes exchanged between stages
+    of torch.distributed.pipelining come from `pipeline_shapes`.
     Sets the environment variables of torchrun for nodes with one device: RANK, WORLD_SIZE, LOCAL_RANK=0.
 
     Raises Error if torch.distributed is already initialized or not built in, or if `rank` is out of range.

@@ -163,6 +163,9 @@ void bind_process(py::module_& m) {
       "Returns the default generator of a simulated CUDA device.", py::arg("index"), py::call_guard<CppCall>());
   m.def("assume_equal_on_all_ranks", &assume_equal_on_all_ranks, py::arg("tensor"),
         "Lets collectives assume that every rank sends the contents of this fake tensor.");
+  m.def(
+      "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
+      "Writes a file atomically. Raises FileError.", py::arg("path"), py::arg("content"));
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
         "Resizes the storage of a fake tensor and records it in a capture.", py::call_guard<CppCall>());
   m.def(
