@@ -43,8 +43,8 @@ class UnfinishedFile {
  public:
   explicit UnfinishedFile(const char* path) {
     for (auto& slot : unfinished) {
-      const char* free = nullptr;
-      if (slot.compare_exchange_strong(free, path)) {
+      const char* none = nullptr;
+      if (slot.compare_exchange_strong(none, path)) {
         slot_ = &slot;
         break;
       }

@@ -325,6 +325,8 @@ def _simulate_bindings():
         "_cuda_synchronize": nothing,
         "_cuda_sleep": nothing,
         "_cuda_ipc_collect": nothing,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_getCurrentRawStream": _C.current_stream,
         "_cuda_getArchFlags": lambda: "sm_{}{}".format(*_C.device_capability()),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_set_sync_debug_mode": nothing,
