@@ -285,18 +285,27 @@ def factory():
     assert waited < 5, waited  # a second on a quiet machine
 
 
-def test_progress_is_shown_on_a_terminal_only():
-    command = [sys.executable, "-m", "_shadowgraph_tool", "profile", "gpt2_xl", "--mode", "train", "--batch", "8"]
+def test_progress_is_shown_on_a_terminal_only(tmp_path):
+    (tmp_path / "slow.py").write_text("""
+import time, torch
+def factory():
+    time.sleep(4)
+    return torch.nn.Linear(16, 16)
+""")
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    command = [sys.executable, "-m", "_shadowgraph_tool", "profile", "slow:factory", "--input", "f32[8,16]"]
     said = {}
-    for kind in ("pipe", "terminal"):
-        master, end = pty.openpty() if kind == "terminal" else os.pipe()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end) as process:
-            os.close(end)
+    for kind, (reader, writer) in {"pipe": os.pipe(), "terminal": pty.openpty()}.items():
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=writer, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}) as process:  # fmt: skip
+            os.close(writer)
             text = b""
-            with contextlib.suppress(OSError):
-                while part := os.read(master, 1 << 16):
+            with contextlib.suppress(OSError):  # a terminal without writers
+                while part := os.read(reader, 1 << 16):
                     text += part
-        os.close(master)
+        os.close(reader)
         said[kind] = text.decode()
-        assert process.returncode == 0
-    assert said["pipe"] == "" and said["terminal"].replace("\r\033[K", "\n").splitlines()[-1:] in ([], [""])
+        assert process.returncode == 0, text
+    assert said["pipe"] == ""
+    assert "\r\033[Kshadowgraph: capturing slow:factory (2 s)" in said["terminal"]
+    assert said["terminal"].endswith("\r\033[K")
