@@ -93,6 +93,8 @@ def simulate_cuda(init_error):
     _patch_class(cuda.Event, _streams.Event)
     _patch_class(cuda.CUDAGraph, _refusal(_NO_GRAPHS))
     _patch_class(cuda.MemPool, _refusal(_NO_POOLS))
+    if hasattr(torch.accelerator, "Graph"):
+        _patch_class(torch.accelerator.Graph, _refusal(_NO_GRAPHS))
     # DataParallel runs one thread for each device, but modes are per thread.
     sys.modules["torch.nn.parallel.parallel_apply"].threading = types.SimpleNamespace(
         Thread=_SameThread, Lock=threading.Lock

@@ -36,6 +36,10 @@ REFUSED = {
         lambda: torch.cuda.make_graphed_callables(torch.nn.Linear(2, 2).cuda(), (torch.ones(2, 2, device="cuda"),)),
         "CUDA graphs are not simulated",
     ),
+    "graph of any accelerator": (
+        lambda: getattr(torch.accelerator, "Graph", torch.cuda.CUDAGraph)(),
+        "CUDA graphs are not simulated",
+    ),
     "pool": (lambda: torch.cuda.MemPool(), "memory pools are not simulated"),
     "handle": (lambda: torch.cuda.current_blas_handle(), "_cuda_getCurrentBlasHandle is not available"),
 }
