@@ -353,11 +353,14 @@ int serve(const CLI::App& command, const FitRequest& request) {
                      {"memory", request.memory ? request.memory->bytes : 0},
                      {"interconnect", serve_options.interconnect}};
   for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(serve_options.engine));
-  const Serving answer = needed_python(capture.source + " is a Python model")
-                             .serve({{"source", capture.source},
-                                     {"debug", capture.debug},
-                                     {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
-                                     {"how", std::move(how)}});
+  const Serving answer = [&] {
+    const Progress progress("profiling " + capture.source + " as served");
+    return needed_python(capture.source + " is a Python model")
+        .serve({{"source", capture.source},
+                {"debug", capture.debug},
+                {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
+                {"how", std::move(how)}});
+  }();
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return answer.fits() ? 0 : 1;
 }

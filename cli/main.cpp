@@ -1,3 +1,7 @@
 #include "cli/tool.h"
+#include "shadowgraph/interrupt.h"
 
-int main(int argc, char** argv) { return shadowgraph::cli::run_tool(argc, argv); }
+int main(int argc, char** argv) {
+  shadowgraph::exit_on_interrupt();
+  return shadowgraph::cli::run_tool(argc, argv);
+}

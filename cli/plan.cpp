@@ -5,6 +5,7 @@
 
 #include <array>
 #include <filesystem>
+#include <optional>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -157,12 +158,15 @@ int plan(const ClusterOptions& options) {
   step.foreach = false;
   take_batch_of_graph(step, request);
   step.steady_state = !request.state.optimizer;
+  std::optional<Progress> progress("planning " + step.source);
   const StepSource source = source_of(step);
   if (!options.what.what.empty()) {
+    progress.reset();
     run_sweeps(options.what, source, request, options.output, options.json);
     return 0;
   }
   const ClusterPlan answer = plan_training(source, request);
+  progress.reset();  // before output
   write_files(answer, source, options);
   print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;

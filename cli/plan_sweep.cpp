@@ -8,6 +8,7 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/source_options.h"
 #include "shadowgraph/graph/text.h"
 
@@ -42,6 +43,7 @@ void run_sweeps(const SweepOptions& options, const StepSource& source, const Clu
   nlohmann::json all = nlohmann::json::object();
   std::string text;
   for (const PlanSweepOptions& question : sweeps) {
+    const Progress progress(fmt::format("planning {} for several values of {}", source.name, to_string(question.kind)));
     const PlanTable table = sweep.run(question);
     all[to_string(table.kind)] = to_json(table);
     text += (text.empty() ? "" : "\n") + to_text(table);

@@ -11,6 +11,7 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
@@ -225,7 +226,11 @@ int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
                 {"json", request.json},
                 {"folder", request.folder},
                 {"exports", request.exports}});
-  print_text(needed_python(request.capture.source + " is a Python model").ask("ranks", ranks));
+  const std::string text = [&] {
+    const Progress progress("profiling the ranks of " + request.capture.source);
+    return needed_python(request.capture.source + " is a Python model").ask("ranks", ranks);
+  }();
+  print_text(text);
   return 0;
 }
 

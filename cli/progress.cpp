@@ -1,31 +1,71 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
+#include <unistd.h>
+#include <vector>
 
 namespace shadowgraph::cli {
+namespace {
+
+struct Running {
+  std::mutex mutex;
+  std::condition_variable done;
+  std::vector<const std::string*> operations;  // outermost first
+};
+
+Running& running() {
+  static auto* instance = new Running;
+  return *instance;
+}
+
+size_t columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+constexpr const char* kClearLine = "\r\033[K";
+
+void show_while_running() {
+  Running& all = running();
+  const auto start = std::chrono::steady_clock::now();
+  auto wait = std::chrono::seconds(2);
+  std::unique_lock lock(all.mutex);
+  while (!all.done.wait_for(lock, wait, [&] { return all.operations.empty(); })) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::string text = "shadowgraph: " + *all.operations.front();
+    if (all.operations.size() > 1) text += ": " + *all.operations.back();
+    const std::string time = fmt::format(" ({:.0f} s)", seconds);
+    text.resize(std::min(text.size(), columns() - std::min(columns(), time.size())));
+    std::fputs((kClearLine + text + time).c_str(), stderr);
+    std::fflush(stderr);
+    wait = std::chrono::seconds(1);
+  }
+  if (wait < std::chrono::seconds(2)) std::fputs(kClearLine, stderr);
+}
+
+}  // namespace
 
 Progress::Progress(std::string what) : what_(std::move(what)) {
-  thread_ = std::thread([this] {
-    const auto start = std::chrono::steady_clock::now();
-    auto wait = std::chrono::seconds(1);
-    std::unique_lock lock(mutex_);
-    while (!done_signal_.wait_for(lock, wait, [this] { return done_; })) {
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      std::fputs(fmt::format("shadowgraph: {} ({:.0f} s)\n", what_, seconds).c_str(), stderr);
-      wait = std::chrono::seconds(5);
-    }
-  });
+  if (::isatty(STDERR_FILENO) == 0) return;
+  const std::lock_guard lock(running().mutex);
+  running().operations.push_back(&what_);
+  if (running().operations.size() == 1) thread_ = std::thread(show_while_running);
 }
 
 Progress::~Progress() {
   {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
+    const std::lock_guard lock(running().mutex);
+    std::erase(running().operations, &what_);
   }
-  done_signal_.notify_one();
+  if (!thread_.joinable()) return;
+  running().done.notify_one();
   thread_.join();
 }
 

@@ -1,13 +1,13 @@
-// Prints `what` with the elapsed time to stderr if an operation takes longer than a second.
+// Shows on a terminal (stderr) what the tool is doing and for how long, if that takes longer than two seconds.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 
 namespace shadowgraph::cli {
 
+// Shows `what` for its lifetime. Operations nest, on one thread: the line shows the outermost and the innermost one, and
+// the time of the outermost.
 class Progress {
  public:
   explicit Progress(std::string what);
@@ -17,10 +17,7 @@ class Progress {
 
  private:
   std::string what_;
-  std::mutex mutex_;
-  std::condition_variable done_signal_;
-  bool done_ = false;
-  std::thread thread_;
+  std::thread thread_;  // of the outermost operation
 };
 
 }  // namespace shadowgraph::cli

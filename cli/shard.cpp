@@ -11,6 +11,7 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
@@ -100,7 +101,10 @@ int shard(const ShardRequest& request) {
   };
   if (!request.output.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
-  const Sharding planned = shard_step(std::move(loaded.graph), step);
+  const Sharding planned = [&] {
+    const Progress progress("looking for the best sharding of " + loaded.name);
+    return shard_step(std::move(loaded.graph), step);
+  }();
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);
@@ -155,8 +159,10 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
                              .threads = static_cast<size_t>(request.threads),
                              .solver = request.step.solver,
                              .highs = request.step.highs};
-  const AssignmentSolution solution =
-      request.solution.empty() ? solve(problem, options) : imported_solution(problem, request);
+  const AssignmentSolution solution = [&] {
+    const Progress progress("solving " + request.problem);
+    return request.solution.empty() ? solve(problem, options) : imported_solution(problem, request);
+  }();
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json_text(json));
   if (request.json) {

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import signal
 import sys
 
 from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS, VERSION
@@ -14,7 +15,19 @@ from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS, VERSION
 PYTHON_MODEL = re.compile(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
+def exit_on_interrupt():
+    """Makes Ctrl-C end the process with one line, before C++ can: importing torch takes seconds."""
+
+    def end(number, frame):
+        print("\nshadowgraph: interrupted", file=sys.stderr, flush=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGINT, end)
+
+
 def main():
+    exit_on_interrupt()
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         print(versions())

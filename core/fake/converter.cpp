@@ -1,5 +1,6 @@
 #include "core/fake/converter.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/as_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
@@ -16,6 +17,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/simulated_devices.h"
+#include "core/fake/storage_context.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "shadowgraph/error.h"
@@ -42,6 +44,10 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   if (!entry->meta || entry->meta.nbytes() != storage.nbytes()) {
     entry->real = storage.getWeakStorageImpl();
     entry->meta = meta_storage(storage.nbytes());
+    if (storage.device_type() == c10::DeviceType::CPU && storage.data() != nullptr &&
+        at::detail::getCUDAHooks().isPinnedPtr(storage.data())) {
+      storage_context_of(*entry->meta.unsafeGetStorageImpl()).pinned = true;
+    }
   }
   return entry->meta;
 }

@@ -145,8 +145,9 @@ at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device)
   if (C10_UNLIKELY(meta.layout() != c10::Layout::Strided)) {
     throw NoRuleError(
         "the result has layout " + c10::str(meta.layout()) +
-        ", but fake tensors are dense and strided. Leave sparse tensors out of the captured program, or run "
-        "this part on real tensors under an UnfakeGuard");
+        ", but fake tensors are dense and strided. For gradients of torch.nn.Embedding and EmbeddingBag, use "
+        "sparse=False and an optimizer of dense gradients (Adam for SparseAdam). Leave other sparse tensors out of the "
+        "captured program, or run this part on real tensors under an UnfakeGuard (in Python shadowgraph.unfake())");
   }
   return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
 }

@@ -128,6 +128,11 @@ c10::Stream exchange_current_stream(c10::Stream stream) {
   return before;
 }
 
+void reset_simulated_devices() {
+  thread_state.current_device.fill(0);
+  streams_of_thread().clear();
+}
+
 uint64_t record_event(const c10::Stream& stream) {
   StreamObserver* observer = stream_observer();
   return observer == nullptr ? 0 : observer->event_recorded(stream);

@@ -70,6 +70,9 @@ c10::Stream exchange_current_stream(c10::Stream stream);
 // Returns the current streams that are not default streams, at most one per device.
 const std::vector<c10::Stream>& non_default_streams();
 
+// Makes device 0 and the default streams current on this thread, as on a new machine.
+void reset_simulated_devices();
+
 uint64_t record_event(const c10::Stream& stream);
 void wait_for_event(const c10::Stream& stream, uint64_t event);
 // `data`: of a fake tensor's storage; others are ignored.

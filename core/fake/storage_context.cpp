@@ -1,7 +1,11 @@
 #include "core/fake/storage_context.h"
 
+#include <c10/core/impl/alloc_cpu.h>
+
 #include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -86,6 +90,49 @@ uintptr_t fake_address(const c10::Storage& storage) {
   const uintptr_t made = next_address(storage.nbytes());
   return context.address.compare_exchange_strong(address, made) ? made : address;
 }
+
+namespace {
+
+class SimulatedPinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* block = c10::alloc_cpu(bytes);  // nullptr for 0 bytes
+    if (block != nullptr) {
+      const std::lock_guard lock(mutex_);
+      blocks_[reinterpret_cast<uintptr_t>(block)] = bytes;
+    }
+    return {block, block, &free_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  bool contains(const void* pointer) const {
+    const std::lock_guard lock(mutex_);
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    const auto next = blocks_.upper_bound(address);
+    return next != blocks_.begin() && address < std::prev(next)->first + std::prev(next)->second;
+  }
+  static SimulatedPinnedAllocator& instance() {
+    static auto* allocator = new SimulatedPinnedAllocator;  // tensors may outlive static destruction
+    return *allocator;
+  }
+
+ private:
+  static void free_block(void* block) {
+    {
+      SimulatedPinnedAllocator& self = instance();
+      const std::lock_guard lock(self.mutex_);
+      self.blocks_.erase(reinterpret_cast<uintptr_t>(block));
+    }
+    c10::free_cpu(block);
+  }
+
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, size_t> blocks_;  // bytes by address
+};
+
+}  // namespace
+
+c10::Allocator* simulated_pinned_allocator() { return &SimulatedPinnedAllocator::instance(); }
+bool is_simulated_pinned(const void* pointer) { return SimulatedPinnedAllocator::instance().contains(pointer); }
 
 bool has_fake_address(const c10::Storage& storage) {
   return storage.device_type() == c10::DeviceType::Meta &&

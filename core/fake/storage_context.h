@@ -2,6 +2,7 @@
 // known (core/fake/known_contents.h). Internal to core/.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 
 #include <atomic>
@@ -24,6 +25,9 @@ struct StorageContext {
   std::atomic<StorageWatcher*> watchers{nullptr};
   std::shared_ptr<KnownContents> contents;
   std::atomic<uintptr_t> address{0};  // see fake_address(); 0: not assigned yet
+  std::atomic<bool> pinned{false};
+  // Collectives assume that every rank sends the contents of this one.
+  std::atomic<bool> equal_on_all_ranks{false};
 
   StorageContext();
   ~StorageContext();
@@ -51,5 +55,10 @@ StorageContext* find_storage_context(const c10::StorageImpl& storage);
 StorageContext* find_storage_context(const c10::DataPtr& data);
 // Creates the context if needed. The storage must be that of a fake tensor.
 StorageContext& storage_context_of(c10::StorageImpl& storage);
+
+// Pinned memory: fake tensors have a flag, and real tensors created inside a mode come from this allocator, which is
+// that of the CPU: torch.tensor(data, pin_memory=True) is real until it becomes fake.
+c10::Allocator* simulated_pinned_allocator();
+bool is_simulated_pinned(const void* pointer);
 
 }  // namespace shadowgraph

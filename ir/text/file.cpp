@@ -1,14 +1,19 @@
 // Reads and writes whole files, with errors that give the path and the reason.
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 #include <unistd.h>
 #include <vector>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/interrupt.h"
 
 namespace shadowgraph {
 namespace {
@@ -30,7 +35,44 @@ void write_to(const std::string& destination, const std::string& path,
   if (!file) fail("cannot write all of", path, errno);
 }
 
+// Paths of temporary files, for the signal handler.
+std::array<std::atomic<const char*>, 16> unfinished;
+
+// Registers a temporary file for its lifetime. Files beyond the limit are not registered.
+class UnfinishedFile {
+ public:
+  explicit UnfinishedFile(const char* path) {
+    for (auto& slot : unfinished) {
+      const char* none = nullptr;
+      if (slot.compare_exchange_strong(none, path)) {
+        slot_ = &slot;
+        break;
+      }
+    }
+  }
+  ~UnfinishedFile() {
+    if (slot_ != nullptr) slot_->store(nullptr);
+  }
+  UnfinishedFile(const UnfinishedFile&) = delete;
+  UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+
+ private:
+  std::atomic<const char*>* slot_ = nullptr;
+};
+
+extern "C" void end_by_interrupt(int signal) {  // calls async-signal-safe functions only
+  for (const auto& slot : unfinished) {
+    if (const char* path = slot.load()) ::unlink(path);
+  }
+  constexpr std::string_view kLine = "\nshadowgraph: interrupted\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 }  // namespace
+
+void exit_on_interrupt() noexcept { std::signal(SIGINT, &end_by_interrupt); }
 
 // Writes to a temporary file and renames it, so that readers see, and an interruption leaves, either the old or the new
 // file. Pipes and devices are written directly, since they cannot be replaced. Symbolic links are kept and their
@@ -47,6 +89,7 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
                                  ? fs::canonical(path, ignored).string()
                                  : path;
   const std::string temporary = target + ".tmp" + std::to_string(::getpid());
+  const UnfinishedFile unfinished_file(temporary.c_str());
   try {
     write_to(temporary, path, write);
     if (std::rename(temporary.c_str(), target.c_str()) != 0) fail("cannot write", path, errno);

@@ -10,6 +10,13 @@ The program runs once on fake tensors and is captured below autograd as one grap
 All analyses run on that graph.
 """
 
+import sys as _sys
+
+if _sys.argv[:1] == ["-m"] and "shadowgraph" in _sys.orig_argv:  # `python -m shadowgraph`, before its __main__
+    from _shadowgraph_tool import exit_on_interrupt as _exit_on_interrupt
+
+    _exit_on_interrupt()
+
 import torch as _torch
 from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS
 

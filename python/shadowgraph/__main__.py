@@ -3,7 +3,6 @@
 The command `shadowgraph` starts in _shadowgraph_tool.py, which only uses this module if a model is in Python.
 """
 
-import signal
 import sys
 
 import _shadowgraph_tool
@@ -15,7 +14,7 @@ def main(arguments=None):
     """Returns the exit code: 0 success, 1 invalid input, 2 usage error, 3 internal error, 4 regression (check)."""
     if arguments is None:
         arguments = sys.argv[1:]
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would not run until C++ returns
+        _C.exit_on_interrupt()  # Python's handler would not run until C++ returns
     if list(arguments) == ["--version"]:
         print(_shadowgraph_tool.versions())
         return 0

@@ -366,6 +366,8 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     assumed = [conversion.text()]
     if _compiled.is_compiled(module):
         assumed.append("torch.compile is ignored: compiled programs use less memory and time")
+    if _models.is_exported(module):
+        assumed.append("the model runs in the training or evaluation mode in which it was exported")
     if any(assumed):
         graph.set_metadata("assumed", "; ".join(filter(None, assumed)))
     if module is not None:
@@ -391,7 +393,7 @@ def _loop_of(module, loss, optimizer, training, device):
 def _training(module, train):
     """Sets the training mode of the module temporarily; None leaves it unchanged."""
     before = [(part, part.training) for part in module.modules()]
-    if train is not None:
+    if train is not None and not _models.is_exported(module):
         module.train(train)
     try:
         yield

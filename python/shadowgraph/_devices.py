@@ -2,22 +2,37 @@
 
 import functools
 import os
+import sys
+import threading
+import types
 
 import torch
+import torch.nn.parallel
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
 from . import _shadowgraph as _C
 from . import _streams
+from ._streams import checked_index
 
 _DEFAULT_DEVICE_COUNT = 8  # must match include/shadowgraph/capture/fake.h
 
+_MEMORY_ADVICE = "use shadowgraph.profile, whose report contains the memory in bytes"
+_SNAPSHOT_ADVICE = 'save the report of shadowgraph.profile, which can write one: report.save(folder, ["snapshot"])'
+_LEAVE_OUT = "is not available on a simulated device; leave the call out of the captured program"
+_NO_GRAPHS = (
+    "CUDA graphs are not simulated, because a replay runs no operators; run the captured program without "
+    "torch.cuda.CUDAGraph, torch.cuda.graph and torch.cuda.make_graphed_callables"
+)
+_NO_POOLS = "memory pools are not simulated; run the captured program without torch.cuda.MemPool, in the default pool"
 
-def _patch(owner, name, simulated):
+
+def _patch(owner, name, simulated, is_active=_C.is_active):
     """Replaces owner.name by `simulated` while a mode is active on this thread."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call(*args, **kwargs):
-        return simulated(*args, **kwargs) if _C.is_active() else original(*args, **kwargs)
+        return simulated(*args, **kwargs) if is_active() else original(*args, **kwargs)
 
     setattr(owner, name, call)
 
@@ -43,7 +58,7 @@ def simulate_cuda(init_error):
     simulated = {
         "is_available": lambda: _C.device_count() > 0,
         "device_count": _count,
-        "current_device": lambda: _checked_index(None),
+        "current_device": lambda: checked_index(None),
         "set_device": lambda device: _C.set_current_device(_streams.index_of(device)),
         "_lazy_init": _lazy_init,
         "init": _lazy_init,
@@ -51,30 +66,39 @@ def simulate_cuda(init_error):
         "get_device_capability": _of_device(lambda: _C.device_capability()),
         "get_device_name": _of_device(lambda: _C.device_name()),
         "synchronize": _of_device(lambda: None),
-        "empty_cache": lambda: None,
         "is_current_stream_capturing": lambda: False,
-        "ipc_collect": lambda: None,
         "is_bf16_supported": _is_bf16_supported,
-        "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),
+        "get_rng_state": _rng_state,
         "set_rng_state": lambda new_state, device="cuda": None,
         "_exchange_device": _exchange_device,
         "_maybe_exchange_device": _exchange_device,
-        "current_stream": _streams.current_stream,
-        "default_stream": _streams.default_stream,
-        "set_stream": _streams.set_stream,
-        "stream": _streams.StreamContext,
-        "memory_allocated": _unavailable("memory_allocated"),
-        "max_memory_allocated": _unavailable("max_memory_allocated"),
-        "memory_reserved": _unavailable("memory_reserved"),
-        "max_memory_reserved": _unavailable("max_memory_reserved"),
-        "mem_get_info": _unavailable("mem_get_info"),
         "get_device_properties": _of_device(Properties),
-        "reset_peak_memory_stats": _of_device(lambda: None),
+        "graph_pool_handle": _refusal(_NO_GRAPHS),
+        "_get_pynvml_handler": _unavailable("this measurement", "it runs nothing"),
     }
     for name, function in simulated.items():
         _patch(cuda, name, function)
+    # The modules below imported these functions before they were patched.
+    _patch(cuda.memory, "is_initialized", simulated["is_initialized"])
+    _patch(cuda.random, "device_count", _count)
+    for name in ("get_rng_state", "set_rng_state"):
+        _patch(cuda.random, name, simulated[name])
+    _patch(cuda.graphs, "graph_pool_handle", simulated["graph_pool_handle"])
+    cuda.default_generators = _Generators(cuda.default_generators)
+    cuda.nvtx._nvtx = _Nvtx(cuda.nvtx._nvtx)
+    if cuda._cudart is None:
+        cuda._cudart = _Cudart()
+    _simulate_bindings()
     _patch_class(cuda.Stream, _streams.Stream)
     _patch_class(cuda.Event, _streams.Event)
+    _patch_class(cuda.CUDAGraph, _refusal(_NO_GRAPHS))
+    _patch_class(cuda.MemPool, _refusal(_NO_POOLS))
+    if hasattr(torch.accelerator, "Graph"):
+        _patch_class(torch.accelerator.Graph, _refusal(_NO_GRAPHS))
+    # DataParallel runs one thread for each device, but modes are per thread.
+    sys.modules["torch.nn.parallel.parallel_apply"].threading = types.SimpleNamespace(
+        Thread=_SameThread, Lock=threading.Lock
+    )
     record_stream = torch.Tensor.record_stream
 
     @functools.wraps(record_stream)
@@ -82,6 +106,36 @@ def simulate_cuda(init_error):
         return _streams.record_stream(self, stream) if _C.is_fake(self) else record_stream(self, stream)
 
     torch.Tensor.record_stream = record
+
+
+def simulate_xpu():
+    """Patches torch.xpu for modes whose default device is an XPU."""
+    accelerator = torch.accelerator
+    simulated = {
+        "is_available": lambda: _C.device_count() > 0,
+        "device_count": _count,
+        "current_device": accelerator.current_device_index,
+        "set_device": accelerator.set_device_index,
+        "_lazy_init": lambda: None,
+        "init": lambda: None,
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "memory_stats": _unavailable("torch.xpu.memory_stats()"),
+        "mem_get_info": _unavailable("torch.xpu.mem_get_info()"),
+        **{
+            name: _refusal(f"torch.xpu.{name} {_LEAVE_OUT}, or use that of torch.accelerator")
+            for name in ("current_stream", "set_stream", "stream", "get_device_properties", "get_device_name")
+        },
+    }
+
+    def is_active():
+        return _C.is_active() and accelerator.current_accelerator() == torch.device("xpu")
+
+    for name, function in simulated.items():
+        _patch(torch.xpu, name, function, is_active)
+    for name in ("memory_stats", "mem_get_info"):
+        _patch(torch.xpu.memory, name, simulated[name], is_active)
 
 
 def _patch_class(original, simulated):
@@ -94,16 +148,9 @@ def _patch_class(original, simulated):
     original.__new__ = staticmethod(new)
 
 
-def _checked_index(device):
-    """Returns the index of a device, or of the current one. Raises Error if there is no such simulated device."""
-    index = _C.current_device() if device is None else _streams.index_of(device)
-    _C.check_device(index)
-    return index
-
-
 def _of_device(function):
     def call(device=None):
-        _checked_index(device)
+        checked_index(device)
         return function()
 
     return call
@@ -175,7 +222,7 @@ def _count():
 
 
 def _lazy_init():
-    _checked_index(None)
+    checked_index(None)
 
 
 def _is_bf16_supported(including_emulation=True):
@@ -183,17 +230,229 @@ def _is_bf16_supported(including_emulation=True):
 
 
 def _exchange_device(device):
-    before = _checked_index(None) if device is None else _C.current_device()
+    before = checked_index(None) if device is None else _C.current_device()
     if device is not None and device >= 0:
         _C.set_current_device(device)
     return before
 
 
-def _unavailable(name):
+def _rng_state(device="cuda"):
+    return torch.empty(16, dtype=torch.uint8, device="cpu")
+
+
+def _unavailable(name, because="it has no memory", advice=_MEMORY_ADVICE):
     def refuse(*args, **kwargs):
-        raise _C.DataDependentError(
-            f"torch.cuda.{name}() is not available: the simulated device has no memory; use shadowgraph.profile, whose "
-            "report contains the memory in bytes"
-        )
+        raise _C.DataDependentError(f"{name} is not available on a simulated device: {because}; {advice}")
 
     return refuse
+
+
+def _refusal(message):
+    def refuse(*args, **kwargs):
+        raise _C.UnsupportedError(message)
+
+    return refuse
+
+
+class _Generators:
+    """torch.cuda.default_generators."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def __len__(self):
+        return _C.device_count() if _C.is_active() else len(self._real)
+
+    def __getitem__(self, index):
+        if not _C.is_active():
+            return self._real[index]
+        if not 0 <= index < len(self):
+            raise IndexError("list index out of range")
+        return _C.default_generator(index)
+
+
+class _Nvtx:
+    """Bindings of torch.cuda.nvtx. Ranges behave as without a profiler."""
+
+    _NOT_TRACKED = -2  # NVTX_NO_PUSH_POP_TRACKING
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        if not _C.is_active():
+            return getattr(self._real, name)
+        return lambda *args: self._NOT_TRACKED if name in ("rangePushA", "rangePop") else 0
+
+
+class _Cudart:
+    """Result of torch.cuda.cudart()."""
+
+    cudaError = types.SimpleNamespace(success=0)
+    cudaMemGetInfo = staticmethod(_unavailable("torch.cuda.mem_get_info()"))
+
+    def __getattr__(self, name):
+        if name in ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister"):
+            return lambda *args: self.cudaError.success
+        return _refusal(f"torch.cuda.cudart().{name} {_LEAVE_OUT}")
+
+
+class _SameThread(threading.Thread):
+    """Runs its function on the starting thread while a mode is active there."""
+
+    def start(self):
+        if _C.is_active():
+            self._target(*self._args, **self._kwargs)
+        else:
+            super().start()
+
+    def join(self, timeout=None):
+        if self.ident is not None:
+            super().join(timeout)
+
+
+def _simulate_bindings():
+    """Simulates the functions of torch._C behind torch.cuda, torch.accelerator and DataParallel.
+
+    Python functions that a program imported before the first mode call them, too. A CPU build has no `_cuda_`
+    functions: those that are missing here raise an error with their name.
+    """
+    nothing = lambda *args, **kwargs: None  # noqa: E731
+    stats = _unavailable("torch.cuda.memory_stats()")
+    simulated = {
+        "_cuda_init": nothing,
+        "_cuda_getDeviceCount": _count,
+        "_cuda_getDevice": lambda: checked_index(None),
+        "_cuda_setDevice": _C.set_current_device,
+        "_cuda_synchronize": nothing,
+        "_cuda_sleep": nothing,
+        "_cuda_ipc_collect": nothing,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_getCurrentRawStream": _C.current_stream,
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*_C.device_capability()),
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_set_sync_debug_mode": nothing,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_getCurrentStream": lambda index: (_C.current_stream(index), index, _streams.CUDA),
+        "_cuda_getDefaultStream": lambda index: (0, index, _streams.CUDA),
+        "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, _streams.CUDA),
+        "_cuda_setStream": _set_stream,
+        "_cuda_emptyCache": nothing,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_setMemoryFraction": _memory_fractions.set,
+        "_cuda_getMemoryFraction": _memory_fractions.get,
+        "_cuda_memoryStats": stats,
+        "_cuda_hostMemoryStats": _unavailable("torch.cuda.host_memory_stats()"),
+        "_cuda_resetPeakMemoryStats": nothing,
+        "_cuda_resetAccumulatedMemoryStats": nothing,
+        "_cuda_resetPeakHostMemoryStats": nothing,
+        "_cuda_resetAccumulatedHostMemoryStats": nothing,
+        "_cuda_record_memory_history": nothing,
+        "_cuda_record_memory_history_legacy": nothing,
+        "_cuda_memorySnapshot": _unavailable("a memory snapshot of torch.cuda", advice=_SNAPSHOT_ADVICE),
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_emptyCache": nothing,
+        "_accelerator_emptyHostCache": nothing,
+        "_accelerator_getDeviceStats": _unavailable("torch.accelerator.memory_stats()"),
+        "_accelerator_getMemoryInfo": _unavailable("torch.accelerator.get_memory_info()"),
+        "_accelerator_resetAccumulatedStats": nothing,
+        "_accelerator_resetPeakStats": nothing,
+        "_broadcast": _broadcast,
+        "_broadcast_out": _copy_to_all,
+        "_broadcast_coalesced": _broadcast_coalesced,
+        "_scatter": _scatter,
+        "_scatter_out": _scatter_out,
+        "_gather": _gather,
+        "_gather_out": _gather_out,
+        "_nccl_reduce": _nccl_reduce,
+    }
+    missing = {}
+    for name, function in simulated.items():
+        if hasattr(torch._C, name):
+            _patch(torch._C, name, function)
+        else:
+            missing[name] = function
+
+    def find(name):
+        if (name in missing or name.startswith(("_cuda_", "_nccl_"))) and _C.is_active():
+            return missing.get(name) or _refusal(f"torch._C.{name} {_LEAVE_OUT}")
+        raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
+
+    torch._C.__getattr__ = find
+
+
+def _set_stream(stream_id, device_index, device_type):
+    _C.set_current_device(device_index)
+    _C.exchange_stream(device_index, stream_id)
+
+
+class _MemoryFractions(threading.local):
+    def __init__(self):
+        self._by_device = {}
+
+    def set(self, fraction, device):
+        self._by_device[device] = fraction
+
+    def get(self, device):
+        return self._by_device.get(device, 1.0)
+
+
+_memory_fractions = _MemoryFractions()
+
+
+# ---- torch.nn.parallel.comm
+
+
+def _copy_to_all(tensor, out):
+    for each in out:
+        each.copy_(tensor, non_blocking=True)
+    return out
+
+
+def _broadcast(tensor, devices):
+    return [tensor.to(torch.device("cuda", device), non_blocking=True) for device in devices]
+
+
+def _broadcast_coalesced(tensors, devices, buffer_size):
+    copies = [{id(tensor): tensor for tensor in tensors}] + [{} for _ in devices[1:]]
+    for chunk in _take_tensors(tensors, buffer_size):
+        flat = _flatten_dense_tensors(chunk)
+        for copied, device in zip(copies[1:], devices[1:]):
+            parts = _unflatten_dense_tensors(flat.to(torch.device("cuda", device), non_blocking=True), chunk)
+            copied.update((id(tensor), part.data) for tensor, part in zip(chunk, parts))
+    return [[copied[id(tensor)] for tensor in tensors] for copied in copies]
+
+
+def _scatter(tensor, devices, chunk_sizes=None, dim=0, streams=None):
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
+    copies = []
+    for place, (chunk, device) in enumerate(zip(chunks, devices)):
+        stream = streams[place] if streams is not None else None
+        with torch.cuda.stream(stream):
+            copies.append(chunk.to(torch.device("cuda", device), non_blocking=True))
+    return copies
+
+
+def _scatter_out(tensor, out, dim=0, streams=None):
+    for chunk, to in zip(tensor.split([each.size(dim) for each in out], dim), out):
+        to.copy_(chunk, non_blocking=True)
+    return out
+
+
+def _gather(tensors, dim=0, destination=None):
+    sizes = list(tensors[0].shape)
+    sizes[dim] = sum(each.size(dim) for each in tensors)
+    device = "cpu" if destination == -1 else torch.device("cuda", checked_index(destination))
+    return _gather_out(tensors, torch.empty(sizes, dtype=tensors[0].dtype, device=device), dim)
+
+
+def _gather_out(tensors, out, dim=0):
+    for part, each in zip(out.split([each.size(dim) for each in tensors], dim), tensors):
+        part.copy_(each, non_blocking=True)
+    return out
+
+
+def _nccl_reduce(inputs, output, root=0, op=0, streams=None, comms=None):
+    for place, each in enumerate(inputs):
+        if place != root:
+            output.copy_(each, non_blocking=True)

@@ -15,8 +15,9 @@ class fake_process_group:
 
     Process groups, device meshes, DistributedDataParallel, functional collectives and anything built on them work as
     in a real program. Captures record their communication; nothing is sent. Uses torch's own "fake" backend, which is
-    destroyed at the end of the block. DistributedDataParallel does not verify parameter shapes across processes and
-    does not time kernels. Shapes exchanged between stages of torch.distributed.pipelining come from `pipeline_shapes`.
+    destroyed at the end of the block. DistributedDataParallel does not verify parameter shapes across processes, does
+    not time kernels, and takes parameters that this rank does not use as unused on all. Shapes exchanged between stages
+    of torch.distributed.pipelining come from `pipeline_shapes`.
     Sets the environment variables of torchrun for nodes with one device: RANK, WORLD_SIZE, LOCAL_RANK=0.
 
     Raises Error if torch.distributed is already initialized or not built in, or if `rank` is out of range.
@@ -53,6 +54,7 @@ class fake_process_group:
             setattr(owner, name, lambda *arguments: None)
         _pipelines.patch_handshakes()
         self._replaced.append(_skip_random_state_sync())
+        self._replaced += [_share_used_map(c10d.Reducer, name) for name in ("__init__", "_set_static_graph")]
         return dist.group.WORLD
 
     def __exit__(self, *exception):
@@ -172,6 +174,21 @@ def _skip_random_state_sync():
 
     tracker.__init__ = init
     return tracker, "__init__", make
+
+
+def _share_used_map(reducer, name):
+    """Lets DDP assume that all ranks use the parameters that this one uses, which it exchanges in every step."""
+    original = getattr(reducer, name)
+
+    @functools.wraps(original)
+    def call(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        used = self._get_local_used_map()
+        if used is not None:
+            _C.assume_equal_on_all_ranks(used)
+
+    setattr(reducer, name, call)
+    return reducer, name, original
 
 
 class _Environment:

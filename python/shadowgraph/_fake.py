@@ -4,6 +4,7 @@ import weakref
 from typing import Any, ClassVar
 
 import torch
+import torch.utils._pytree
 
 from . import _devices, _process
 from . import _shadowgraph as _C
@@ -18,8 +19,8 @@ class Scope:
 
     _kind: Any  # the C++ class to enter
     _inside: Any = None
-    # {address of the C++ mode: Scope}
-    _active_ones: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
+    # {id of a C++ mode: the Scope that entered it}
+    _by_id: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     def __init__(self, device, **options):
         self._device, self._options = str(device), options
@@ -42,7 +43,7 @@ class Scope:
             _process.release()
             raise
         self._inside = inside
-        self._active_ones[inside.address()] = self
+        self._by_id[_C.active_mode_id()] = self
         # Without a count, the enclosing mode's applies.
         is_explicit = count is not None or (outer and _devices.has_explicit_count(outer))
         _devices.register_mode(inside.address(), bool(is_explicit))
@@ -50,7 +51,6 @@ class Scope:
 
     def __exit__(self, *exception):
         inside, self._inside = self._active(), None
-        self._active_ones.pop(inside.address(), None)
         _devices.unregister_mode(inside.address())
         try:
             inside.leave()
@@ -127,12 +127,20 @@ class fake(Scope):
         super().__exit__(*exception)
 
 
-def detect_fake_mode(*tensors):
-    """Returns the `fake` or `Capture` that created the given fake tensors, or the innermost active one, or None.
+def detect_fake_mode(*values):
+    """Returns the `fake` or `Capture` that created the fake tensors in `values`, also after it has ended.
+
+    values: tensors, and nested structures of them; other values are ignored. Without fake tensors whose mode still
+        exists as an object, returns the innermost active mode, or None.
 
     Modes not created in Python, such as that of deferred_init, give None. Raises Error for tensors of two modes.
     """
-    return Scope._active_ones.get(_C.detect_fake_mode(tensors))
+    leaves = torch.utils._pytree.tree_leaves(values)
+    ids = {_C.fake_mode_id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    modes = {id(mode): mode for mode in map(Scope._by_id.get, ids) if mode is not None}
+    if len(modes) > 1:
+        raise _C.Error("the tensors belong to two different fake modes; convert some of them with from_real")
+    return next(iter(modes.values())) if modes else Scope._by_id.get(_C.active_mode_id())
 
 
 class CrossRefMode:

@@ -1,9 +1,11 @@
 """Workarounds for third-party libraries in fake modes: imports, tensor caches (bitsandbytes), patches at import."""
 
+import contextlib
+import gc
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
+import threading
 
 from . import _shadowgraph as _C
 from ._unfake import unfake
@@ -12,24 +14,55 @@ _PROBES_GPU = frozenset({"bitsandbytes"})  # loads its CUDA library, which fails
 _CACHES = (("bitsandbytes.functional", "name2qmap"),)  # (module, attribute): dicts of tensors by name
 
 
-class _Finder:
-    """Imports libraries that probe for a GPU outside the active mode."""
+_thread = threading.local()  # importing: this thread runs an import that _Finder found
 
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name not in _PROBES_GPU or not _C.is_active():
+
+@contextlib.contextmanager
+def _collected():
+    """Frees the reference cycles that an import leaves, while garbage collection is disabled (captures).
+
+    Their frames refer to those of the program, whose tensors would live to the end of the first capture only.
+    """
+    gc.freeze()  # cycles of the program stay
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
+
+
+class _Finder:
+    """Changes imports inside modes: of libraries that probe for a GPU, and all while garbage collection is disabled."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if not _C.is_active() or getattr(_thread, "importing", False):
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
+        around = unfake if name in _PROBES_GPU else contextlib.nullcontext if gc.isenabled() else _collected
+        if around is contextlib.nullcontext:
+            return None
+        with cls._importing():
+            found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not cls)
+            spec = next(filter(None, found), None)
+        if spec is None or spec.loader is None or isinstance(spec.loader, type):  # none, a namespace, built in
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
-            with unfake():
+            with cls._importing(), around():
                 execute(module)
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
         return spec
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _importing():
+        _thread.importing = True
+        try:
+            yield
+        finally:
+            _thread.importing = False
 
 
 def install_import_hook():

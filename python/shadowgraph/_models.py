@@ -5,6 +5,7 @@ import contextlib
 import sys
 
 import torch
+import torch.fx
 
 from . import _attributes, _schedules, _wrappers
 from . import _shadowgraph as _C
@@ -39,6 +40,8 @@ def create(model, device, dtype, conversion=None):
         raise _C.Error(f"the model function must return a torch.nn.Module, but returned {type(module).__name__}")
     wanted = torch.device(device)
     tensors = (*module.parameters(), *module.buffers())
+    if not any(_wrappers.is_fake(tensor) for tensor in tensors):
+        return module  # it existed before, as that of ExportedProgram.module() does
     # Shards stay on the device that the program chose: FSDP2 supports CPU offload.
     placed = any(_wrappers.is_wrapper(tensor) for tensor in tensors)
     if wanted.type != "cpu" and not placed and any(tensor.device.type == "cpu" for tensor in tensors):
@@ -54,6 +57,11 @@ def create(model, device, dtype, conversion=None):
         for was, parameter in zip(before, module.parameters()):
             conversion.note(was, parameter)
     return module
+
+
+def is_exported(module):
+    """Returns True for the result of torch.export's ExportedProgram.module(), whose train() and eval() raise."""
+    return isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
 
 
 class Conversion:

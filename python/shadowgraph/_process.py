@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from typing import ClassVar
 
 import torch
 import torch._library.fake_impl
@@ -42,10 +43,14 @@ def install():
         _check_private_parts()
         _Flags.gpu_is_there = torch.cuda.is_available()
         init_error = None if _Flags.gpu_is_there else _devices.cuda_init_error()
+        _Flags.uninitialized += [] if _Flags.gpu_is_there else ["cuda"]
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         if not _Flags.gpu_is_there:
             _devices.simulate_cuda(init_error)
+        if not torch.xpu.is_available():
+            _devices.simulate_xpu()
+            _Flags.uninitialized.append("xpu")
         _reads.patch_reads()
         _patch_checkpoints()
         _files.patch_loading()
@@ -77,7 +82,10 @@ _PRIVATE_PARTS = {
     "torch._utils": ("_rebuild_tensor", "_rebuild_tensor_v3"),
     "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
     "torch.autograd.graph": ("_engine_run_backward",),
-    "torch.cuda": ("_exchange_device", "_lazy_init", "_maybe_exchange_device"),
+    "torch.cuda": ("_cudart", "_exchange_device", "_get_pynvml_handler", "_lazy_init", "_maybe_exchange_device"),
+    "torch.cuda.memory": ("is_initialized",),
+    "torch.cuda.nvtx": ("_nvtx",),
+    "torch.cuda.random": ("device_count",),
     "torch.nn.attention.flex_attention": ("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",),
     "torch.nn.init": ("_no_grad_trunc_normal_",),
     "torch.storage.TypedStorage": ("_getitem", "_setitem"),
@@ -121,6 +129,8 @@ class _Flags:
     gpu_is_there = False
     users = 0
     lift = False
+    uninitialized: ClassVar[list[str]] = []  # missing devices, which torch must not initialize in modes
+    skipped: ClassVar[list[str]] = []  # these, and a custom backend
     cuda_version: str | None = None
     caches = _libraries.Caches()
     # Makes transformers load weights on the calling thread; its worker threads are not in a mode.
@@ -141,9 +151,13 @@ class _Flags:
             cls.caches.set_aside()
             _compiled.run_eagerly()
             if not cls.gpu_is_there:
-                _C.set_requires_device_init("cuda", False)
                 # Libraries check torch.version.cuda in addition to is_available().
                 cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
+            # A PrivateUse1 backend without a Python module cannot be initialized.
+            custom = torch._C._get_privateuse1_backend_name()
+            cls.skipped = [*cls.uninitialized, *([] if hasattr(torch, custom) else [custom])]
+            for device in cls.skipped:
+                _C.set_requires_device_init(device, False)
 
     @classmethod
     def release(cls):
@@ -158,8 +172,9 @@ class _Flags:
                 os.environ.pop(cls.sync_load_variable, None)
             else:
                 os.environ[cls.sync_load_variable] = cls.sync_load_before
+            for device in cls.skipped:
+                _C.set_requires_device_init(device, True)
             if not cls.gpu_is_there:
-                _C.set_requires_device_init("cuda", True)
                 torch.version.cuda = cls.cuda_version
 
 

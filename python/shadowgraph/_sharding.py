@@ -82,7 +82,7 @@ class Sharding:
         title = self.dict()["title"]
         text = self._eager_plan().source(title)
         if path is not None:
-            write_text(path, text)
+            _C.write_file(os.fspath(path), text)
         return text
 
     def module(self) -> types.ModuleType:
@@ -94,18 +94,6 @@ class Sharding:
     def apply(self, model: torch.nn.Module, mesh: Any, loss: str = "mean") -> torch.nn.Module:
         """Shards an eager model in place, with place() of `to_python`."""
         return self.module().place(model, mesh, loss)
-
-
-def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a file atomically."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _C.FileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _text_of_solution(solution: _Solution | None) -> tuple[str, str]:

@@ -1,8 +1,13 @@
-"""Streams and events of torch.cuda on a simulated device. Nothing runs on them, but captures record them."""
+"""Streams and events of torch.cuda on a simulated device. Nothing runs on them, but captures record them.
+
+They are torch.Stream and torch.Event, whose methods call the simulated device's guard (C++).
+"""
 
 import torch
 
 from . import _shadowgraph as _C
+
+CUDA = 1  # c10::DeviceType::CUDA
 
 
 def index_of(device):
@@ -12,117 +17,65 @@ def index_of(device):
     return 0 if index is None else index
 
 
-class Stream:
-    """Simulated torch.cuda.Stream. Streams with equal device and id are equal."""
+def checked_index(device):
+    """Returns the index of a device, or of the current one. Raises Error if there is no such simulated device."""
+    index = _C.current_device() if device is None else index_of(device)
+    _C.check_device(index)
+    return index
 
-    def __init__(self, device=None, priority=0, **kwargs):
-        index = _C.current_device() if device is None else index_of(device)
-        _C.check_device(index)
-        self._begin(index, _C.new_stream(index), priority)
 
-    def _begin(self, index, number, priority=0):
-        self.device, self.device_index = torch.device("cuda", index), index
-        self.stream_id = self.cuda_stream = number
-        self.device_type = 1  # c10::DeviceType::CUDA
-        self.priority = priority
-        self._outer: list[StreamContext] = []
+class Stream(torch.Stream):
+    """Simulated torch.cuda.Stream. isinstance() takes it for one, too."""
 
-    def __eq__(self, other):
-        return isinstance(other, Stream) and self._key() == other._key()
+    __class__ = property(lambda self: torch.cuda.Stream)  # type: ignore[assignment]
 
-    def __hash__(self):
-        return hash(self._key())
+    def __new__(cls, device=None, priority=0, *, stream_id=None, device_index=None, device_type=CUDA, stream_ptr=None):
+        if stream_id is None and stream_ptr is None:
+            stream = super().__new__(cls, torch.device("cuda", checked_index(device)))
+        else:  # an existing stream, such as that of torch.cuda.ExternalStream
+            stream = super().__new__(
+                cls,
+                stream_id=stream_ptr if stream_id is None else stream_id,
+                device_index=checked_index(device if device_index is None else device_index),
+                device_type=device_type,
+            )
+        stream.cuda_stream, stream.priority = stream.stream_id, priority
+        return stream
 
-    def _key(self):
-        return (self.device_index, self.stream_id)
+    def __init__(self, *args, **kwargs):
+        pass
 
-    def __enter__(self):
-        self._outer.append(StreamContext(self))
-        self._outer[-1].__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._outer.pop().__exit__(*exception)
+    def __repr__(self):
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
     def record_event(self, event=None):
         event = Event() if event is None else event
         event.record(self)
         return event
 
-    def wait_event(self, event):
-        event.wait(self)
 
-    def wait_stream(self, stream):
-        self.wait_event(stream.record_event())
-
-    def synchronize(self):
-        return None
-
-    def query(self):
-        return True
-
-
-def known_stream(index, number):
-    stream = Stream.__new__(Stream)
-    stream._begin(index, number)
-    return stream
-
-
-def current_stream(device=None):
-    index = _C.current_device() if device is None else index_of(device)
-    return known_stream(index, _C.current_stream(index))
-
-
-def default_stream(device=None):
-    return known_stream(_C.current_device() if device is None else index_of(device), 0)
-
-
-def set_stream(stream):
-    if stream is not None:
-        _C.set_current_device(stream.device_index)
-        _C.exchange_stream(stream.device_index, stream.stream_id)
-
-
-class StreamContext:
-    """Simulated torch.cuda.stream(stream), which also sets the current device."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __enter__(self):
-        if self.stream is not None:
-            self._device = _C.current_device()
-            _C.set_current_device(self.stream.device_index)
-            self._before = _C.exchange_stream(self.stream.device_index, self.stream.stream_id)
-
-    def __exit__(self, *exception):
-        if self.stream is not None:
-            _C.exchange_stream(self.stream.device_index, self._before)
-            _C.set_current_device(self._device)
-
-
-class Event:
+class Event(torch.Event):
     """Simulated torch.cuda.Event: marks the work submitted to a stream so far. Always complete from the host's view."""
 
+    __class__ = property(lambda self: torch.cuda.Event)  # type: ignore[assignment]
+
+    def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
+        return super().__new__(cls, device="cuda", enable_timing=enable_timing, blocking=blocking)
+
     def __init__(self, *args, **kwargs):
-        self._number = 0
+        pass
 
     def record(self, stream=None):
-        stream = current_stream() if stream is None else stream
-        self._number = _C.record_event(stream.device_index, stream.stream_id)
+        super().record(torch.cuda.current_stream() if stream is None else stream)
 
     def wait(self, stream=None):
-        stream = current_stream() if stream is None else stream
-        _C.wait_for_event(stream.device_index, stream.stream_id, self._number)
+        super().wait(torch.cuda.current_stream() if stream is None else stream)
 
-    def synchronize(self):
-        return None
-
-    def query(self):
-        return True
-
-    def elapsed_time(self, other):
+    def elapsed_time(self, end_event):
         raise _C.DataDependentError("Event.elapsed_time() is not available on a simulated device, which runs nothing")
+
+    def ipc_handle(self):
+        raise _C.UnsupportedError("Event.ipc_handle() is not available on a simulated device, which has no handles")
 
 
 def record_stream(tensor, stream):

@@ -54,7 +54,7 @@ def ranks(request):
             name = str(role.name).replace(" ", "-").replace(",", "")
             role.profile.save(os.path.join(request["folder"], name), request["exports"])
         if run is not None:
-            _sharding.write_text(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
+            _C.write_file(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
         print(f"wrote {len(found.roles)} reports to {request['folder']}", file=sys.stderr)
     if request["json"]:
         return json.dumps({"roles": found.dict(), "step": run and run.dict()}, indent=2) + "\n"
@@ -64,7 +64,7 @@ def ranks(request):
 def emit_python(request):
     """Writes a sharding plan for the eager model as Python and returns a message."""
     eager = _eager_plan.eager_plan(_C.Graph.parse(request["graph"]), request["plan"], request["parallelism"])
-    _sharding.write_text(request["path"], eager.source(request["title"]))
+    _C.write_file(request["path"], eager.source(request["title"]))
     missed = len(eager.not_expressed)
     return (f"wrote {request['path']}: {len(eager.parameters)} parameters; {missed} parts of the plan are not applied "
             "(see NOT_EXPRESSED)")  # fmt: skip
@@ -74,9 +74,19 @@ def error_message(error, debug):
     """Returns the message for an exception. Prints the traceback if `debug` is set."""
     if debug:
         traceback.print_exception(error)
-    if isinstance(error, (_C.Error, OSError, ImportError, AttributeError)):
+    if isinstance(error, ImportError):
+        return str(error) + _cause_of(error)
+    if isinstance(error, (_C.Error, OSError, AttributeError)):
         return str(error)
     return f"the program raised {type(error).__name__}: {error}"
+
+
+def _cause_of(error):
+    """Returns the first error of a chain as text: lazy imports, as in transformers, hide it. Empty if there is none."""
+    cause = error
+    while (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is not None:
+        cause = before
+    return "" if cause is error else f" The cause is {type(cause).__name__}: {cause}"
 
 
 def _how(request):

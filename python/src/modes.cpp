@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "shadowgraph/capture/language_bindings.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -175,6 +176,11 @@ void bind_modes(py::module_& m) {
            py::call_guard<CppCall>())
       .def("forget", &Mode::forget, py::arg("tensor"),
            "Frees the fake tensors of a real tensor that is being freed, given its _cdata.");
+  m.def(
+      "fake_mode_id", [](const at::Tensor& tensor) { return fake_mode_id(tensor); }, py::arg("tensor"),
+      "Returns the id of the mode that created a fake tensor, also after the mode has ended; 0 for a real tensor.");
+  m.def(
+      "active_mode_id", [] { return fake_mode_id(); }, "Returns the id of this thread's innermost mode, or 0.");
   m.def(
       "detect_fake_mode",
       [](const std::vector<at::Tensor>& tensors) { return reinterpret_cast<uintptr_t>(detect_fake_mode(tensors)); },

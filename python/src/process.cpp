@@ -1,4 +1,5 @@
 // Process-wide setup for fake tensors, and queries used by the patches of torch's Python code.
+#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "shadowgraph/capture/language_bindings.h"
 #include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::python {
@@ -152,6 +154,18 @@ void bind_process(py::module_& m) {
       "is_active", [] { return detect_fake_mode({}) != nullptr; }, "Whether a fake mode is active on this thread.");
   bind_devices(m);
   bind_streams(m);
+  m.def(
+      "default_generator",
+      [](int index) {
+        return at::globalContext().defaultGenerator(
+            c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+      },
+      "Returns the default generator of a simulated CUDA device.", py::arg("index"), py::call_guard<CppCall>());
+  m.def("assume_equal_on_all_ranks", &assume_equal_on_all_ranks, py::arg("tensor"),
+        "Lets collectives assume that every rank sends the contents of this fake tensor.");
+  m.def(
+      "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
+      "Writes a file atomically. Raises FileError.", py::arg("path"), py::arg("content"));
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
         "Resizes the storage of a fake tensor and records it in a capture.", py::call_guard<CppCall>());
   m.def(

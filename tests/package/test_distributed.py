@@ -172,3 +172,40 @@ def test_what_was_sent_stays(device):
     ones = graph.find("aten::ones")
     assert len(ones) == 4
     assert send.argument("tensors")[0].storage.freed_after == ones[1 if device == "cuda" else 2]
+
+
+class HalfUsed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
+def test_ddp_finds_parameters_that_no_rank_uses(device, options):
+    with sg.fake_process_group(4), sg.Capture(device) as capture:
+        model = DistributedDataParallel(HalfUsed().to(device), **options)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.ones(4, 8, device=device)).sum().backward()
+            gradients = {name: parameter.grad is not None for name, parameter in model.module.named_parameters()}
+            # As in eager: a gradient of None, so that the optimizer has no state for it.
+            assert gradients == {"used.weight": True, "used.bias": True, "unused.weight": False, "unused.bias": False}
+            optimizer.step()
+            optimizer.zero_grad()
+        assert len(optimizer.state) == 2
+        graph = capture.finish()
+    maps = [node for node in graph.find("c10d::allreduce_") if "i32[4]" in str(node)]
+    assert len(maps) == (3 if "find_unused_parameters" in options else 1)
+    graph.verify()
+
+
+def test_received_contents_are_unknown_otherwise():
+    with sg.fake_process_group(4), sg.fake("cuda"):
+        x = torch.zeros(4, dtype=torch.int32, device="cuda")
+        dist.all_reduce(x)
+        with pytest.raises(sg.DataDependentError):
+            x.sum().item()

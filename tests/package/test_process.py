@@ -143,3 +143,31 @@ with sg.fake("cuda"):
 assert said() == before, (said(), before)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_import_inside_a_capture_frees_its_cycles(tmp_path):
+    (tmp_path / "imported_late.py").write_text("""
+try:
+    raise ValueError
+except ValueError as error:
+    holder = type("Holder", (), {})()
+    holder.error, holder.itself = error, holder  # a cycle that keeps the frames of the import
+    del holder
+""")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import torch, shadowgraph as sg
+class Net(torch.nn.Module):
+    def first(self, x):
+        y = x * 2
+        import imported_late
+        return y.sum()
+    def forward(self, x):
+        return self.first(x) + (x * 3).sum() + (x * 4).sum()
+print(*[sg.profile(Net, "f32[1024]", device="cpu", mode="infer").dict()["peak"]["bytes"] for _ in range(2)])
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    first, second = map(int, run.stdout.split())
+    assert first == second < 3 * 4096

@@ -228,3 +228,18 @@ def test_utilization_counts_the_scores_that_a_causal_mask_leaves():
     done = [time["flop_utilization"] * time["seconds"] for time in times]
     assert done[1] / done[0] == pytest.approx((131072 + 1) / (2 * 131072))
     assert times[1]["flop_utilization"] < 1 and times[1]["seconds"] < 0.6 * times[0]["seconds"]
+
+
+def test_an_exported_program_is_profiled_in_its_mode():
+    class Net(torch.nn.Sequential):
+        def __init__(self):
+            super().__init__(torch.nn.Linear(4, 4), torch.nn.Dropout())
+
+    exported = torch.export.export(Net().eval(), (torch.ones(2, 4),)).module()
+    for model in (exported, lambda: exported):
+        report = sg.profile(model, "f32[2,4]", device="cuda", mode="infer")
+        assert report.dict()["peak"]["bytes"] == 4 * (4 * 4 + 4 + 2 * 4 + 2 * 4)  # weights, input, result
+        assert "mode in which it was exported" in str(report)
+    assert not sg.is_fake(next(exported.parameters()))
+    trained = sg.profile(exported, "f32[2,4]", loss=torch.sum, optimizer="sgd", device="cuda").graph
+    assert not trained.find("aten::native_dropout") and not trained.find("aten::bernoulli_")

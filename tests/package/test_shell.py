@@ -1,9 +1,13 @@
 """The command shadowgraph from outside: the tool itself, and its commands for models in Python."""
 
+import contextlib
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -227,3 +231,81 @@ def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capf
     assert main(["profile", "mine:net", "--input", "f32[8,16]", *option]) == 2
     assert f"{option[0]}: applies to training only; add --mode train" in capfd.readouterr().err
     assert main(["profile", "mine:net", "--input", "f32[8,16]", "--mode", "train", *option]) == 0
+
+
+def test_a_failed_lazy_import_names_its_cause(tmp_path):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "late.py").write_text("""
+class Lazy(type):
+    pass
+def factory():
+    try:
+        import torchvision
+    except RuntimeError as error:
+        raise ModuleNotFoundError("Could not import module 'Config'.") from error
+""")
+    done = run("profile", "late:factory", "--input", "f32[8,16]", cwd=tmp_path, first=tmp_path)
+    assert done.returncode == 1
+    assert "Could not import module 'Config'. The cause is RuntimeError: operator torchvision::nms" in done.stderr
+
+
+@pytest.mark.parametrize("python", [("-m", "_shadowgraph_tool"), ("-m", "shadowgraph")])
+@pytest.mark.parametrize("seconds", [0.3, 6])
+def test_ctrl_c_ends_in_a_second_with_one_line(python, seconds, tmp_path):
+    (tmp_path / "slow.py").write_text("""
+import time, torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        for _ in range(10**6):
+            x = super().forward(x)
+        return x
+def factory():
+    return Net(16, 16)
+""")
+    paths = [str(tmp_path), *filter(None, sys.path), os.path.dirname(__file__)]
+    master, terminal = pty.openpty()
+    out = tmp_path / "out"
+    command = [sys.executable, *python, "profile", "slow:factory", "--input", "f32[8,16]", "-o", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}) as process:  # fmt: skip
+        os.close(terminal)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        printed = process.communicate(timeout=60)[0]
+        waited = time.monotonic() - begin
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal has no more readers
+        while part := os.read(master, 1 << 16):
+            said += part
+    os.close(master)
+    assert process.returncode == -signal.SIGINT and printed == b"" and not out.exists()
+    assert said.decode().splitlines()[-1] == "shadowgraph: interrupted" and b"Traceback" not in said
+    assert waited < 5, waited  # a second on a quiet machine
+
+
+def test_progress_is_shown_on_a_terminal_only(tmp_path):
+    (tmp_path / "slow.py").write_text("""
+import time, torch
+def factory():
+    time.sleep(4)
+    return torch.nn.Linear(16, 16)
+""")
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    command = [sys.executable, "-m", "_shadowgraph_tool", "profile", "slow:factory", "--input", "f32[8,16]"]
+    said = {}
+    for kind, (reader, writer) in {"pipe": os.pipe(), "terminal": pty.openpty()}.items():
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=writer, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}) as process:  # fmt: skip
+            os.close(writer)
+            text = b""
+            with contextlib.suppress(OSError):  # a terminal without writers
+                while part := os.read(reader, 1 << 16):
+                    text += part
+        os.close(reader)
+        said[kind] = text.decode()
+        assert process.returncode == 0, text
+    assert said["pipe"] == ""
+    assert "\r\033[Kshadowgraph: capturing slow:factory (2 s)" in said["terminal"]
+    assert said["terminal"].endswith("\r\033[K")

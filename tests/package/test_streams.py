@@ -174,3 +174,60 @@ def test_backward_runs_on_the_stream_of_forward():
         graph = capture.finish([program(torch.ones(4, 4, device="cuda"), w)])
     assert streams_of(graph, "aten::tanh") == streams_of(graph, "aten::tanh_backward") == {"1"}
     assert streams_of(graph, "aten::sum") == {"0"}
+
+
+def test_streams_of_both_kinds_are_one():
+    """torch.Stream and torch.Event beside those of torch.cuda, in all pairs: the waits are the same."""
+
+    def program(make_stream, make_event, current):
+        def run(x):
+            side, event = make_stream(), make_event()
+            assert isinstance(side, torch.Stream) and isinstance(event, torch.Event)
+            y = x * 2
+            event.record(current())
+            side.wait_event(event)
+            with side:
+                z = y + 1
+            current().wait_stream(side)
+            return z.relu()
+
+        return run
+
+    streams = (torch.cuda.Stream, lambda: torch.Stream(device="cuda"))
+    events = (torch.cuda.Event, lambda: torch.Event(device="cuda"))
+    currents = (torch.cuda.current_stream, torch.accelerator.current_stream)
+    for case in ((stream, event, current) for stream in streams for event in events for current in currents):
+        graph = sg.capture(program(*case), "f32[4]", device="cuda")
+        assert [dict(node.notes) for node in graph.nodes if node.notes] == [
+            {"event": "1"}, {"stream": "1", "event": "2", "waits": "1"}, {"waits": "2"}]  # fmt: skip
+
+
+def test_a_stream_of_cuda_is_torchs():
+    with sg.fake("cuda"):
+        side = torch.cuda.Stream(priority=-1)
+        assert isinstance(side, torch.cuda.Stream) and side.priority == -1 and side.cuda_stream == side.stream_id != 0
+        assert isinstance(torch.cuda.Event(enable_timing=True), torch.cuda.Event)
+        torch.accelerator.set_stream(side)
+        assert torch.cuda.current_stream() == torch.accelerator.current_stream() == side
+        assert hash(torch.cuda.current_stream()) == hash(side) and torch.cuda.default_stream() != side
+        with torch.cuda.stream(torch.Stream(device="cuda:1")):
+            assert torch.cuda.current_device() == 1 and torch.cuda.current_stream() != side
+        assert torch.cuda.current_device() == 0 and torch.cuda.current_stream() == side
+        assert torch.cuda.ExternalStream(7, device=1) == torch.cuda.get_stream_from_external(7, 1)
+        for event in (torch.cuda.Event(enable_timing=True), torch.Event(device="cuda", enable_timing=True)):
+            event.record()
+            with pytest.raises(sg.DataDependentError, match="runs nothing"):
+                event.elapsed_time(event)
+    with sg.fake("cuda"):  # as on a new machine
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_a_device_set_in_one_capture_is_not_that_of_the_next():
+    def program(x):
+        device = torch.ones(2, device="cuda").device.index
+        torch.cuda.set_device(1)
+        torch.cuda.set_stream(torch.cuda.Stream())
+        return torch.ones(2, device="cuda") + device
+
+    first, second = (sg.capture(program, "f32[4]", device="cuda").text() for _ in range(2))
+    assert first == second

@@ -12,6 +12,7 @@
 #include "core/fake/process_groups.h"
 #include "core/fake/storage_context.h"
 #include "core/fake/tensors_in_value.h"
+#include "shadowgraph/capture/language_bindings.h"
 
 namespace shadowgraph {
 namespace {
@@ -149,8 +150,13 @@ std::optional<SentContents> SentContents::of(const OperatorInfo& info, const tor
   const c10::IValue* inputs = inputs_of(info, sent.arguments_);
   if (inputs == nullptr) return std::nullopt;
   const auto tensors = flat(*inputs);
-  for (const at::Tensor& each : tensors) add_assumptions(sent.assumed_, assumptions_of(each));
-  if (sent.assumed_.empty()) return std::nullopt;
+  bool is_equal = !tensors.empty();
+  for (const at::Tensor& each : tensors) {
+    add_assumptions(sent.assumed_, assumptions_of(each));
+    const StorageContext* storage = as_fake(each) != nullptr ? find_storage_context(storage_of(each)) : nullptr;
+    is_equal = is_equal && storage != nullptr && storage->equal_on_all_ranks;
+  }
+  if (sent.assumed_.empty() && !is_equal) return std::nullopt;
   for (const at::Tensor& each : tensors) {
     const auto value = each.numel() <= kMaxSentElements ? known_value(each) : std::nullopt;
     if (!value) return std::nullopt;
@@ -158,6 +164,10 @@ std::optional<SentContents> SentContents::of(const OperatorInfo& info, const tor
     sent.sent_.push_back(value->clone());
   }
   return sent;
+}
+
+void assume_equal_on_all_ranks(const at::Tensor& fake) {
+  if (is_fake(fake)) storage_context_of(storage_of(fake)).equal_on_all_ranks = true;
 }
 
 void SentContents::arrive(const torch::jit::Stack& stack, size_t results) const {

@@ -5,6 +5,7 @@
 // device of its results. Its calls are not observed, and autograd is off. libtorch's Meta kernels and built-in rules
 // see "meta" instead.
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/Device.h>
@@ -22,6 +23,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/simulated_devices.h"
+#include "core/fake/storage_context.h"
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/python_key.h"
@@ -371,6 +373,23 @@ bool may_start_literal(const OperatorInfo& info, const Stack& stack, size_t begi
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
+// Returns whether the results are in pinned memory: the argument after the device requests it, or the call copies from
+// an accelerator without blocking. Throws what libtorch throws if that device cannot have pinned memory.
+bool makes_pinned(const OperatorInfo& info, const Stack& stack, size_t begin, c10::Device from, c10::Device to) {
+  if (info.device_argument < 0) return false;
+  const auto& arguments = info.op.schema().arguments();
+  const auto next = static_cast<size_t>(info.device_argument) + 1;
+  if (next >= arguments.size() || arguments[next].name() != "pin_memory") return false;
+  if (stack[begin + next].isBool() && stack[begin + next].toBool()) {
+    TORCH_CHECK(to.is_cpu(), "Cannot pin a tensor on ", to, ", only dense CPU tensors can be pinned");
+    TORCH_CHECK(active_fake_mode() == nullptr || simulated_devices_of(c10::DeviceType::CUDA) > 0,
+                "Cannot access accelerator device when none is available.");
+    return true;
+  }
+  return info.name == "aten::_to_copy" && to.is_cpu() && at::accelerator::isAccelerator(from.type()) &&
+         stack[begin + next + 1].toBool();  // non_blocking
+}
+
 // Implements the steps of execute_call for operands and results on a stack.
 class BoxedCall {
  public:
@@ -393,7 +412,9 @@ class BoxedCall {
   void show_arguments(CallObserver& observer) const { observer.begin_call(info_, viewed(stack_, begin_)); }
   bool may_start_literal() const { return shadowgraph::may_start_literal(info_, stack_, begin_); }
   c10::Device resolve_device(ModeState* mode) {
-    return result_device(info_, scan_.devices(), mode, stack_, begin_, user_kernel_);
+    const c10::Device device = result_device(info_, scan_.devices(), mode, stack_, begin_, user_kernel_);
+    pinned_ = makes_pinned(info_, stack_, begin_, scan_.devices().or_default(mode), device);
+    return device;
   }
 
   size_t run(c10::Device device) {
@@ -421,6 +442,11 @@ class BoxedCall {
   }
 
   void wrap(size_t results, c10::Device device, bool watch) {
+    if (C10_UNLIKELY(pinned_)) {
+      change_results(stack_, results, [](at::Tensor& tensor, size_t, size_t) {
+        if (tensor.defined()) storage_context_of(storage_of(tensor)).pinned = true;
+      });
+    }
     if (contents_->must_run_for_real()) return;  // already fakes, with final sizes
     if (C10_UNLIKELY(user_kernel_ || info_.devices != nullptr)) {
       place_results(info_, user_kernel_, operands_, stack_, results, device, mode_);
@@ -439,7 +465,8 @@ class BoxedCall {
   Stack& stack_;
   size_t begin_;
   bool user_kernel_;  // runs a user-defined kernel
-  Stack operands_;    // filled only if user_kernel_, or if devices are registered
+  bool pinned_ = false;
+  Stack operands_;  // filled only if user_kernel_, or if devices are registered
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };

@@ -125,6 +125,21 @@ void take_explicit_device(T& argument, c10::Device& device, const ModeState* mod
   }
 }
 
+// Returns whether the call makes pinned memory: the boxed call handles that. Schemas have no other optional bool.
+template <class T>
+bool requests_pinned(const T& argument) {
+  if constexpr (std::is_same_v<T, std::optional<bool>>) return argument.value_or(false);
+  return false;
+}
+template <class Operator, class... T>
+bool makes_pinned(const T&... arguments) {
+  bool is_non_blocking = false;
+  if constexpr (std::is_same_v<Operator, at::_ops::_to_copy>) {
+    is_non_blocking = std::get<5>(std::forward_as_tuple(arguments...));
+  }
+  return is_non_blocking || (requests_pinned(arguments) || ...);
+}
+
 template <class T>
 bool names_other_device(const T& argument) {
   if constexpr (std::is_same_v<T, std::optional<c10::Device>>) return argument.has_value() && !argument->is_cpu();
@@ -223,7 +238,7 @@ class UnboxedCall<Operator, Return(Args...)> {
             !operands.are_fakes() ||
             // An observer must first see what the host wrote into known contents.
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
-            MakesContents<Operator>::in(args...) ||
+            MakesContents<Operator>::in(args...) || makes_pinned<Operator>(args...) ||
             (info->contents_rule != ContentsRule::kNone &&
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
             (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||

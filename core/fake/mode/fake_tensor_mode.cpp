@@ -17,6 +17,7 @@
 #include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/language_bindings.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -205,6 +206,7 @@ FakeTensorMode::FakeTensorMode(FakeTensorOptions options)
 FakeTensorMode::~FakeTensorMode() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(outer_multithreading_);
   enter(outer_);
+  if (outer_ == nullptr) reset_simulated_devices();
   Modes& modes = Modes::all();
   const std::lock_guard lock(modes.mutex);
   modes.by_id.erase(state_->id);
@@ -277,6 +279,12 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
   }
   return found != nullptr || thread_state.mode == nullptr ? found : find_mode(thread_state.mode->id);
 }
+
+uint32_t fake_mode_id(const at::Tensor& tensor) {
+  const FakeTensorImpl* fake = as_fake(tensor);
+  return fake == nullptr ? 0 : fake->mode_id();
+}
+uint32_t fake_mode_id() { return thread_state.mode_id; }
 
 std::optional<at::Tensor> known_contents(const at::Tensor& fake) {
   if (!is_fake(fake)) return std::nullopt;

@@ -38,6 +38,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/simulated_devices.h"
+#include "core/fake/storage_context.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "core/libtorch/process.h"
@@ -226,7 +227,9 @@ class AcceleratorScope {
       if (!c10::is_privateuse1_backend_registered()) {
         throw Error(
             "backward on privateuseone: libtorch's autograd engine supports it only under a registered name, which is "
-            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first",
+            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") (in "
+            "Python "
+            "torch.utils.rename_privateuse1_backend) first",
             NodeId(), Error::Fault::kOurs);
       }
       ensure_privateuse1_hooks();
@@ -336,6 +339,13 @@ class SimulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {}
   void synchronizeEvent(void* event) const override {}
   void synchronizeDevice(const c10::DeviceIndex index) const override {}
+  double elapsedTime(void* first, void* second, const c10::DeviceIndex index) const override {
+    const DataDependentError error(
+        "Event.elapsed_time() is not available on a simulated device, which runs nothing; profile the program with a "
+        "device spec (shadowgraph.profile(..., spec=\"h100\")), which estimates its time");
+    translate(error);
+    throw error;
+  }
 
  private:
   const c10::DeviceType type_;
@@ -391,6 +401,10 @@ class SimulatedCudaHooks final : public at::CUDAHooksInterface {
     return mode == nullptr ? 0 : mode->profile().cudnn_version;
   }
   long versionRuntimeCuDNN() const override { return versionCuDNN(); }
+  bool isPinnedPtr(const void* data) const override { return is_simulated_pinned(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    return hasCUDA() ? simulated_pinned_allocator() : CUDAHooksInterface::getPinnedMemoryAllocator();
+  }
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
   void deviceSynchronize(c10::DeviceIndex index) const override {}
 

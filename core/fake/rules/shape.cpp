@@ -293,7 +293,14 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
 Tensor pin_memory(const Tensor& x, OptionalDevice /*device*/) {
   TORCH_CHECK(simulated_device().is_cpu(), "cannot pin a tensor on ", simulated_device(),
               ": only dense CPU tensors can be pinned");
-  return rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
+  const Tensor result = rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
+  storage_context_of(*result.storage().unsafeGetStorageImpl()).pinned = true;
+  return result;
+}
+
+bool is_pinned(const Tensor& x, OptionalDevice /*device*/) {
+  const StorageContext* storage = find_storage_context(*x.storage().unsafeGetStorageImpl());
+  return storage != nullptr && storage->pinned;
 }
 
 }  // namespace
@@ -344,6 +351,7 @@ void register_shape(RuleRegistry& registry) {
   add_step<at::_ops::_fused_adagrad__tensor_lr>(registry);
   add_step<at::_ops::_amp_foreach_non_finite_check_and_unscale_>(registry);
   registry.add("aten::_pin_memory", &pin_memory);
+  registry.add("aten::is_pinned", &is_pinned);
   registry.add("aten::_amp_update_scale_", &amp_update_scale_);
   add_contiguous_like(registry, {"aten::cudnn_grid_sampler_backward"}, {0, 1});
   add_contiguous_like(registry, {"aten::_pdist_backward"}, {1});

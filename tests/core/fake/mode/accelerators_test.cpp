@@ -118,6 +118,7 @@ TEST_P(FakeAccelerators, HostTensorsCanBePinned) {
   EXPECT_EQ(pinned.device(), at::kCPU);
   EXPECT_EQ(pinned.strides(), x.strides());
   EXPECT_FALSE(pinned.is_alias_of(x));
+  EXPECT_TRUE(pinned.is_pinned() && !x.is_pinned());
   if (GetParam() != at::kMeta) {
     EXPECT_THAT([&] { x.to(GetParam()).pin_memory(); },
                 ThrowsMessage<c10::Error>(HasSubstr("only dense CPU tensors can be pinned")));

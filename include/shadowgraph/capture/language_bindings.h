@@ -1,0 +1,23 @@
+// Functions of fake tensors for language bindings.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "shadowgraph/export.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// Returns the id of the mode that created a fake tensor, also after the mode has ended. Ids are not reused; 0 for a
+// real tensor, and for a fake tensor created without a mode.
+uint32_t fake_mode_id(const at::Tensor& tensor);
+// Returns the id of this thread's innermost mode; 0 without one.
+uint32_t fake_mode_id();
+
+// Lets collectives assume that every rank sends the contents of this rank, if they are known: their results are then
+// known, too. Applies to the storage of `fake`. For what ranks of a data-parallel program have in common, such as the
+// parameters that a step uses. Without it, received contents are unknown and a read throws DataDependentError.
+void assume_equal_on_all_ranks(const at::Tensor& fake);
+
+}  // namespace shadowgraph
