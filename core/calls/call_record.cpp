@@ -83,7 +83,7 @@ TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
 
 Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
   const c10::Device device = fake.simulated_device();
-  return {.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes()),
+  return {.bytes = fake.allocated_bytes(),
           .device_type = device.type(),
           .device_index = device.index(),
           .born = born};

@@ -580,7 +580,7 @@ ValueId Recorder::new_value(NodeId producer, FakeTensorImpl& fake, StorageId sto
 
 StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<int64_t>(impl.nbytes());
+  const int64_t bytes = fake.allocated_bytes();
   const StorageId known = find_storage_id(impl, session_);
   if (known.valid()) {
     // resize_ may have increased it.

@@ -96,6 +96,7 @@ FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
   set_custom_device(true);
   if (C10_UNLIKELY(meta.is_conj())) _set_conj(true);
   if (C10_UNLIKELY(meta.is_neg())) _set_neg(true);
+  if (C10_UNLIKELY(meta._is_zerotensor())) key_set_ = key_set_.add(c10::DispatchKey::ZeroTensor);
 }
 
 FakeTensorImpl::FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
@@ -155,6 +156,7 @@ at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device)
 void FakeTensorImpl::move_to(c10::Device device) {
   simulated_device_ = device;
   c10::DispatchKeySet keys = fake_key_set(device);
+  if (_is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
   if (is_inference()) keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   key_set_ = keys;
 }

@@ -56,7 +56,7 @@ class Slot {
   explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
-    if (occupied_.load(std::memory_order_acquire)) {
+    if (occupied_.load(std::memory_order_acquire) && !is_calling_on_meta()) {
       const std::shared_ptr<const Kernels> active = active_.load(std::memory_order_acquire);
       for (auto kernel = active->rbegin(); kernel != active->rend(); ++kernel) {
         OperatorKernels::OriginalCall original;
@@ -308,8 +308,7 @@ class MetaArguments {
     for (const auto& [given, meta] : known_) {
       if (given.is_same(tensor)) return meta;
     }
-    at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+    at::Tensor meta = meta_like(tensor);
     known_.emplace_back(tensor, meta);
     return meta;
   }
@@ -345,10 +344,15 @@ std::string text_of(std::span<const c10::IValue> arguments) {
 ExpectedResults compute_expected(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   MetaArguments metas;
   torch::jit::Stack stack;
+  bool any_tensor = false;
   for (const c10::IValue& argument : arguments) {
     if (!is_strided(argument)) return nullptr;
+    any_tensor = any_tensor || argument.isTensor() || argument.isTensorList() || argument.isOptionalTensorList();
     stack.push_back(metas.of(argument));
   }
+  // A factory without a device would allocate real memory, and draw from the generator.
+  const auto device = op.schema().argumentIndexWithName("device");
+  if (device && !any_tensor) stack[static_cast<size_t>(*device)] = c10::Device(c10::kMeta);
   const torch::jit::Stack given = stack;
   try {
     call_on_meta(op, stack);

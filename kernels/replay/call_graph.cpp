@@ -2,10 +2,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/ScopeExit.h>
 
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/rules/registry.h"
@@ -28,9 +30,10 @@ class CallGraphBuilder {
       own.push_back(argument_of(argument, value, metas));
       result_.arguments.push_back(value);
     }
+    if (!on_) throw UnsupportedError("a call without tensors: its operands are numbers");
     for (const c10::Device& device : asked_) {
       // "host" equals "host:0".
-      if (!on_ || device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
+      if (device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
         throw UnsupportedError("a result on " + device.str());
       }
     }
@@ -76,13 +79,14 @@ class CallGraphBuilder {
     if (!tensor.defined()) return Argument::none();
     check(tensor);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      metas.back() = meta_like(tensor);
       const c10::Scalar number = number_of(tensor);
       return number.isBoolean()         ? Argument::of_bool(number.toBool())
              : number.isFloatingPoint() ? Argument::of_float(number.toDouble())
                                         : Argument::of_int(number.toLong());
     }
     if (tensor.dim() > 0 || !on_) on_ = tensor.device();
-    const at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    const at::Tensor meta = meta_like(tensor);
     metas.back() = meta;
     const NodeId input = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
@@ -157,7 +161,21 @@ c10::Scalar number_of(const at::Tensor& wrapped) {
   }
 }
 
+at::Tensor meta_like(const at::Tensor& tensor) {
+  at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+namespace {
+thread_local bool on_meta = false;
+}
+
+bool is_calling_on_meta() { return on_meta; }
+
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas) {
+  const bool outer = std::exchange(on_meta, true);
+  const auto leave = c10::make_scope_exit([outer] { on_meta = outer; });
   const at::AutoDispatchBelowADInplaceOrView below;
   if (const auto rule = RuleRegistry::global().find(toString(op.operator_name())); rule != nullptr) {
     rule->kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &metas);

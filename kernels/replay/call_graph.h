@@ -24,6 +24,11 @@ CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue>
 // Computes the geometry of results, by shadowgraph's shape rule if libtorch has no correct Meta kernel. Takes meta
 // tensors from the stack, and leaves results there.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas);
+// Returns whether call_on_meta is running on this thread. Operators that it calls on real tensors (factories without a
+// device, numbers) must run their original kernels: looking up another kernel for them would not end.
+bool is_calling_on_meta();
+// Returns a meta tensor with the geometry and dtype of `tensor`, a wrapped number if it is one.
+at::Tensor meta_like(const at::Tensor& tensor);
 
 // Returns the value of a wrapped number.
 c10::Scalar number_of(const at::Tensor& wrapped);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <shared_mutex>
@@ -286,7 +288,10 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
     storages[tensors] = storage;
     offsets[tensors++] = tensor.storage_offset();
     if (((decisive >> i) & 1U) != 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-      words.push_back(std::bit_cast<int64_t>(number_of(tensor).toDouble()));
+      // Of any dtype, including complex ones, which no kernel supports.
+      int64_t number[2] = {};
+      std::memcpy(number, tensor.const_data_ptr(), std::min(sizeof(number), tensor.nbytes()));
+      words.append(std::begin(number), std::end(number));
     }
   }
   return true;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/calls/calls_on_fakes.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "ir/analysis/identity.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
@@ -423,7 +424,7 @@ class ShapeRun {
     const StorageId storage = storage_for(id, tensor.storage().unsafeGetStorageImpl());
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
-    const auto now = static_cast<int64_t>(tensor.storage().nbytes());
+    const int64_t now = as_fake(tensor)->allocated_bytes();
     bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
   }
 

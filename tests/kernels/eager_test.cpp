@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sstream>
 #include <thread>
+#include <utility>
 
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/fake.h"
@@ -46,6 +48,28 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
       compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
   EXPECT_TRUE(at::mul(x, y).equal(expected));
   EXPECT_EQ(row_of(other, "aten::mul.Tensor").ran, 0);
+}
+
+// Numbers among the operands: _to_copy of a number, and complex ones.
+TEST(CompileOperators, EveryOperatorAtOnceBesideARealProgram) {
+  const TemporaryFolder folder;
+  const auto program = [] {
+    torch::manual_seed(4);
+    const at::Tensor x = at::randn({6, 8});
+    const at::Tensor weight = at::randn({3, 8}).requires_grad_();
+    const at::Tensor loss = at::relu(at::linear(x, weight)).mean();
+    loss.backward();
+    std::ostringstream text;
+    text << x << (x > -9).all() << x * c10::complex<double>(1, 2) << torch::tensor(3).to(at::kDouble);
+    return std::pair(text.str(), weight.grad());
+  };
+  const auto [text, gradient] = program();
+  const CompiledOperators compiled = compile_operators(compilable_operators(), c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
+  const auto [read, found] = program();
+  EXPECT_EQ(read, text);
+  EXPECT_TRUE(found.allclose(gradient));
+  EXPECT_GT(row_of(compiled, "aten::mean").ran + row_of(compiled, "aten::threshold_backward").ran, 0);
 }
 
 // Calls that differ only in how far apart two operands begin in their storage: each its own.

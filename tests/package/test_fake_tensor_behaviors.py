@@ -993,12 +993,63 @@ def test_views_stay_views_under_in_place_calls():
         assert run() == real == [False, True, True, False]
 
 
-def test_zero_tensors_are_plain_tensors_of_zeros():
-    real = torch._efficientzerotensor(3)
+def test_zero_tensors_have_no_memory_and_stay_zero_tensors():
+    def run():
+        zero, x = torch._efficientzerotensor((3, 4)), torch.ones(3, 4)
+        square = torch._efficientzerotensor((4, 4))
+        results = [zero, zero.t(), zero.view(4, 3), zero[1:], zero.detach(), zero.expand(2, 3, 4), zero * x, x * zero,
+                   zero / x, zero + x, zero - x, zero + zero, zero.clone(), zero.sum(), zero.exp(), x @ square,
+                   zero.double(), torch.zeros_like(zero), zero.to(torch.float16), x.clone().copy_(zero)]  # fmt: skip
+        with pytest.raises(RuntimeError, match="ZeroTensors are immutable"):
+            zero.add_(1)
+        return [(described(each), each._is_zerotensor()) for each in results]
+
+    real = run()
+    for device in ("cpu", "cuda"):
+        with sg.fake(device), torch.device("cpu"):
+            assert run() == real
+
+
+def test_forward_mode():
+    """Tangents as in eager, and no memory for those of parameters, which are zero."""
+
+    class Jvp(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 1))
+
+        def forward(self, x):
+            return torch.func.jvp(self.net, (x,), (torch.ones_like(x),))[1]
+
+    graph = sg.capture(Jvp().eval(), torch.randn(64, 64))
+    zeros = graph.find("aten::_efficientzerotensor")
+    assert zeros and all(node.outputs[0].storage.nbytes == 0 for node in zeros)
+    graph.verify()
+    assert not sg.Graph.parse(graph.text()).difference(graph)
+
+    def tangents():
+        from torch.autograd import forward_ad
+
+        with forward_ad.dual_level():
+            x = forward_ad.make_dual(torch.randn(1, 2, 6), torch.ones(1, 2, 6))
+            pooled = [torch.max_pool1d(x, 3), torch.nn.functional.max_pool1d(x, 2, return_indices=True)[0]]
+            with torch.no_grad():
+                pooled.append(torch.max_pool1d(x, 3))
+            return [described(forward_ad.unpack_dual(each).tangent) for each in pooled]
+
+    expected = tangents()
     with sg.fake("cpu"):
-        fake = torch._efficientzerotensor(3)
-        assert described(fake) == described(real)
-        assert real._is_zerotensor() and not fake._is_zerotensor()
+        assert tangents() == expected
+
+
+def test_batch_norm_in_training_is_refused_in_forward_mode():
+    def run():
+        net, x = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)), torch.randn(4, 3, 8, 8)
+        return torch.func.jvp(net, (x,), (x,))
+
+    for context in (contextlib.nullcontext(), sg.fake("cpu"), sg.fake("cuda")):
+        with context, pytest.raises(RuntimeError, match="in-place operation .aten::add_.Tensor. that would mutate"):
+            run()
 
 
 def test_sparse_tensors_are_refused():

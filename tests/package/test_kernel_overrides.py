@@ -158,6 +158,23 @@ def test_a_function_of_a_shared_library(tmp_path, request):
         sg.override_kernel("aten::cumsum", (tmp_path / "none.so", "scan"))
 
 
+@pytest.mark.parametrize(
+    "call", [lambda: torch.ops.aten.arange.start_step(0, 5, 1), lambda: torch.ops.aten.randperm.default(5)]
+)
+def test_a_factory_without_a_device(call):
+    """Its geometry comes from Meta: nothing is allocated or drawn, and the kernel's own call is the original's."""
+    torch.manual_seed(0)
+    expected = call()
+    name = "aten::arange.start_step" if expected.tolist() == list(range(5)) else "aten::randperm"
+    with sg.override_kernel(name, lambda *_, **__: NotImplemented) as mine:
+        torch.manual_seed(0)
+        assert torch.equal(call(), expected)
+        assert mine.report()["declined"] == 1
+    with sg.override_kernel(name, lambda *_, **__: torch.zeros(5, dtype=torch.int64)) as mine:
+        assert torch.equal(call(), torch.zeros(5, dtype=torch.int64))
+        assert mine.report()["ran"] == 1
+
+
 def test_operators_that_no_kernel_can_be_given_for():
     for op, device, said in (
         ("aten::nothing", "cpu", "unknown operator aten::nothing"),

@@ -91,6 +91,57 @@ def test_operators_of_eager_mode():
         sg.compile_operators(["aten::neg"], "cuda")
 
 
+def test_every_operator_at_once_beside_a_real_program(tmp_path):
+    def program():
+        torch.manual_seed(5)
+        net, x = Net(), torch.randn(6, 12)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        losses = []
+        for _ in range(3):
+            loss = torch.nn.functional.cross_entropy(net(x), torch.arange(6) % 5)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        torch.save(net.state_dict(), tmp_path / "net.pt")
+        saved = torch.load(tmp_path / "net.pt")
+        half = torch.ones(2, dtype=torch.float16)
+        return losses, [x.mean().item(), bool((x > -9).all()), str(x), repr(half), str(torch.tensor(3)),
+                        f"{x[0, 0]:.4f}", x.isfinite().sum().item(), x.double().std().item(),
+                        str(x.tolist()), str(saved["inner.bias"].shape), torch.ones(3).add(torch.ones(3)).tolist(),
+                        str(torch.zeros(2, dtype=torch.complex64) + 1j)]  # fmt: skip
+
+    losses, values = program()
+    with sg.compile_operators(measure=False) as compiled:
+        for _ in range(2):  # while kernels are compiled, and by them
+            found, read = program()
+            assert found == pytest.approx(losses, rel=1e-4)
+            assert read[1:5] + read[8:] == values[1:5] + values[8:]
+            assert [read[0], read[6], read[7]] == pytest.approx([values[0], values[6], values[7]], rel=1e-5)
+            compiled.wait()
+        assert sum(row["ran"] for row in compiled.report()) > 50
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex64])
+def test_complex_numbers_run_the_original(dtype):
+    x = torch.ones(3, dtype=dtype)
+    calls = {
+        "aten::mul.Tensor": lambda: x * (1 + 2j),
+        "aten::add.Tensor": lambda: x + 2j,
+        "aten::sub.Tensor": lambda: x - 2j,
+        "aten::div.Tensor": lambda: x / 2j,
+        "aten::eq.Scalar": lambda: x == 1j,
+        "aten::pow.Tensor_Scalar": lambda: x**2j,
+        "aten::where.self": lambda: torch.where(x == 1, x, 2j),
+    }
+    for name, call in calls.items():
+        expected = call()
+        with sg.compile_operators([name], measure=False) as compiled:
+            for _ in range(2):
+                assert torch.equal(call(), expected), name
+                compiled.wait()
+
+
 def test_emitted_code_has_kernels(tmp_path):
     net = Net()
     graph = sg.capture(net, "f32[7,12]", train=False)

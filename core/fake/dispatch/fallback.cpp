@@ -478,7 +478,7 @@ bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   const FakeTensorImpl* fake = as_fake(self);
   const c10::Device device = fake != nullptr ? fake->simulated_device() : self.device();
-  return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
+  return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled()) && !self._fw_grad(0).defined();
 }
 
 void open_if_literal(const at::Tensor& fresh) {

@@ -52,7 +52,7 @@ struct OperatorInfo {
   bool mixes_cpu_scalars = true;
   bool marks_for_profiler = false;                 // a profiler annotation that computes nothing, as in torch.optim
   bool reads_operands = false;                     // a composite whose decomposition accesses integer data pointers
-  bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
+  bool direct_on_cpu = false;                      // a composite whose CPU kernel without derivatives calls no other
   bool lifts = false;                              // turns a literal into a program tensor: lift_fresh
   bool makes_quantized = false;                    // has results of a quantized dtype, which fakes do not support
   bool refuses_meta = false;                       // OperatorFact::kRefusesMeta
