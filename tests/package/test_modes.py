@@ -1,4 +1,4 @@
-"""What is asked of modes: which one made a tensor, what a fake is known to hold, fakes beside a real run."""
+"""Queries of fake modes: the mode of a tensor, known contents, and fakes compared with a real run."""
 
 import pytest
 import torch
@@ -17,14 +17,14 @@ def test_the_mode_that_made_a_tensor():
             assert sg.detect_fake_mode() is inner and sg.detect_fake_mode(x) is outer
             with pytest.raises(sg.Error):
                 sg.detect_fake_mode(x, y)
-        assert sg.detect_fake_mode(y) is outer  # its own has ended
+        assert sg.detect_fake_mode(y) is outer  # the mode that created y has ended
         with sg.Capture("cuda") as session:
             z = torch.empty(3)
             assert sg.detect_fake_mode(z) is session and sg.detect_fake_mode(x) is outer
     assert sg.detect_fake_mode(x, y, z) is None
     with sg.fake("cuda") as again:
         assert sg.detect_fake_mode(x) is again and sg.detect_fake_mode(torch.ones(2)) is again
-    assert sg.deferred_init(lambda: sg.detect_fake_mode(torch.ones(2))) is None  # C++ made it
+    assert sg.deferred_init(lambda: sg.detect_fake_mode(torch.ones(2))) is None  # created in C++
 
 
 def test_what_a_fake_is_known_to_hold():
@@ -34,7 +34,7 @@ def test_what_a_fake_is_known_to_hold():
         known = sg.known_contents(rows)
         assert sg.known_contents(x) is None and sg.known_contents(x * 0 + 1) is None
     assert not sg.is_fake(known) and known.device.type == "cpu" and torch.equal(known, torch.tensor([1, 3, 5, 7]))
-    assert sg.known_contents(torch.ones(2)) is None  # real: ask the tensor itself
+    assert sg.known_contents(torch.ones(2)) is None  # real tensors have no known contents
 
 
 def test_a_real_run_beside_fakes():
@@ -46,7 +46,7 @@ def test_a_real_run_beside_fakes():
         values = torch.nonzero(x > 0)
     assert torch.equal(out, expected) and len(values) > 0 and net.head.weight.grad is not None
     assert check.compared > 10 and check.differences == [] and check.refused == {"aten::nonzero": 1}
-    assert torch.ones(2).sum() == 2  # it has ended
+    assert torch.ones(2).sum() == 2  # the mode has ended
 
 
 def test_what_differs_is_told():
