@@ -14,7 +14,8 @@ import shadowgraph as sg
 class DividesBySize(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("other", torch.ones(4096))  # a buffer that is never read, larger than the constant
+        # large enough that PyTorch compresses the archive's debug records
+        self.register_buffer("other", torch.ones(4096))
 
     def forward(self, x, ids):
         return x.index_select(0, ids // x.size(1)) + torch.tensor([1.0, 2.0, 3.0])
@@ -43,7 +44,8 @@ def test_a_traced_size_is_a_constant(tmp_path):
 
 
 def test_what_the_host_writes_is_in_no_memory_of_its_own():
-    """DistributedDataParallel writes the indices of its parameters into a CPU tensor; it takes no device memory."""
+    """DistributedDataParallel writes the indices of its parameters into a tensor, which must not count as an
+    allocation."""
     with sg.fake_process_group(2), sg.fake("cpu"):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()

@@ -26,7 +26,7 @@ def loop_of_a_newcomer():
     with sg.Capture("cuda", host_reads="finite") as session:
         model = Net().cuda()
         average = copy.deepcopy(model)
-        session.name_module(average, "average", state=True)  # never called, so its role cannot be inferred
+        session.name_module(average, "average", state=True)  # never called as a module
         optimizer = torch.optim.AdamW(model.parameters())
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=4)
         scaler = torch.amp.GradScaler("cuda")
