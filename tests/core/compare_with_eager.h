@@ -109,13 +109,13 @@ class CallLog final : public CallObserver {
 };
 
 struct Outcome {
-  CallLog log;                         // empty where nobody observed
+  CallLog log;                         // empty if no calls were observed
   std::vector<std::string> results;    // described_among inputs and earlier results
-  std::vector<std::string> inputs;     // as they were left, and how often they were written
+  std::vector<std::string> inputs;     // after the run, with their version counters
   std::vector<std::string> gradients;  // one for each input
-  std::string error;                   // first line of what it threw
-  std::exception_ptr thrown;           // and the exception
-  Tensors tensors;                     // the results
+  std::string error;                   // first line of the exception's message
+  std::exception_ptr thrown;           // the exception itself
+  Tensors tensors;                     // results
 
   // Descriptions of the results of the first call of this operator.
   std::vector<std::string> results_of(const std::string& name) const {
@@ -276,10 +276,10 @@ inline std::string difference(const Tensors& inputs, const Program& program, Bac
 struct Comparison {
   bool gradients = false;   // make floating-point inputs differentiable, and
                             // compare their gradients
-  bool cuda = true;         // also on fakes that pretend to be on cuda:0; eager on CPU
+  bool cuda = true;         // also on fakes on simulated cuda:0; eager on the CPU
                             // is still the reference
   bool same_error = false;  // if both throw: with the same message
-  std::string note;         // for the failure message
+  std::string note;         // added to the failure message
 };
 
 // Copies the tensor with a new storage of the same size, because programs may write to their inputs.

@@ -53,7 +53,7 @@ def readers(state, tmp_path):
 
     def opened():
         with safetensors.safe_open(tmp_path / "w.safetensors", "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # # noqa: SIM118 - it is no dict
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
 
     return found | {
         "safetensors": lambda: safetensors.torch.load_file(tmp_path / "w.safetensors"),

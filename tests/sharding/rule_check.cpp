@@ -362,8 +362,8 @@ class CallCheck {
   OperatorFacts facts_;
   NodeStrategies strategies_;
   Tensors operands_;  // unsharded
-  Tensors results_;   // whole
-  Tensors written_;   // the operands after the call
+  Tensors results_;   // unsharded
+  Tensors written_;   // written operands after the call
 };
 
 }  // namespace

@@ -13,12 +13,12 @@
 namespace shadowgraph {
 
 struct RuleCheck {
-  int64_t calls = 0;                                     // distinct ones that ran
-  int64_t strategies = 0;                                // checked, each on one mesh
-  int64_t products = 0;                                  // of two strategies on a mesh of two axes
-  std::vector<std::string> wrong;                        // what does not hold: the call, the strategy, the mesh, how
-  std::map<std::string, std::string> silent;             // why calls cannot run here, by operator
-  std::set<std::string> operators;                       // of the calls that ran
+  int64_t calls = 0;                                     // distinct calls that ran
+  int64_t strategies = 0;                                // strategies checked, each on one mesh
+  int64_t products = 0;                                  // combinations of two strategies on a mesh of two axes
+  std::vector<std::string> wrong;                        // violations: the call, the strategy, the mesh, the difference
+  std::map<std::string, std::string> silent;             // by operator: why calls cannot run here
+  std::set<std::string> operators;                       // operators of the calls that ran
   // by operator: placements that are valid but offered by no strategy
   std::map<std::string, std::set<std::string>> missing;
 };
@@ -26,8 +26,8 @@ struct RuleCheck {
 struct RuleCheckOptions {
   std::vector<int64_t> devices = {2, 3, 4};
   std::vector<std::string> meshes = {"2x2", "2x3"};  // for combinations of axes; none: no combinations
-  size_t most_products = 24;                         // of a call, each on one mesh
-  bool missing = false;                              // look for those, too: all placements of up to four operands
+  size_t most_products = 24;                         // per call, each on one mesh
+  bool missing = false;  // also collects `missing`: tries all placements of up to four operands
 };
 
 // Checks every distinct call of `graph` once; `seen` has the calls of earlier graphs. Leaves the local calls at the end

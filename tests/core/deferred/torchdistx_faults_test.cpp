@@ -148,7 +148,7 @@ TEST(TorchdistxFaults, B8ThousandsOfReadersBetweenWritesTakeLinearWork) {
 TEST(TorchdistxFaults, B9RandomNumbersAreEagersInAnyOrder) {
   const auto make = [] {
     at::Tensor a = torch::rand({100});
-    at::Tensor b = torch::randn({5});   // a normal sample waits in the generator afterwards
+    at::Tensor b = torch::randn({5});   // leaves a cached normal sample in the generator
     at::Tensor c = torch::randn({40});  // vectorized kernels draw 16 at a time, plus a remainder
     at::Tensor d = torch::randn({3});
     return Tensors{a, b, c, d};

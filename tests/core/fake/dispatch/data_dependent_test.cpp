@@ -48,7 +48,7 @@ TEST(FakeDataDependent, AFunctionIsAskedForSizes) {
        }});
   const at::Tensor x = at::rand({4, 2});
   EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));
-  EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));     // not asked twice
+  EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));     // not computed twice
   EXPECT_EQ(at::nonzero(x[0]).sizes(), at::IntArrayRef({1, 1}));  // given by name
   EXPECT_EQ(x.index({x > 0}).sizes(), at::IntArrayRef({4}));
   EXPECT_THROW(at::_unique2(x), DataDependentError);
