@@ -1,14 +1,15 @@
-// Runs a piece of program on real CPU tensors and again on fakes of them, and compares everything that is not data.
-// That is dtype, sizes, strides, offset, requires_grad, which tensors share a storage or are the same, how often inputs
-// were written, and every gradient. Or both throw.
+// Runs a program on real CPU tensors and again on fake copies of them, and compares everything except data: dtype,
+// sizes, strides, offset, requires_grad, which tensors alias or are identical, the version of each input, and every
+// gradient. If one run throws, so must the other.
 //
 //     EXPECT_EQ(difference({x, w}, [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1])}; }), "");
 //     expect_like_eager([](const Tensors& in) { return Tensors{at::relu(in[0])}; }, {at::randn({2, 3})});
 //     expect_like_eager(program, inputs, {.gradients = true});
 //
 // `difference` also compares every operator call below autograd with what it returned; the fakes are on the CPU.
-// `expect_like_eager` runs eager undisturbed, and the fakes once on the CPU and once pretending CUDA, where the same is
-// expected save for the device. What only a GPU does is run with `run_on_fake_cuda` and compared with what is known.
+// `expect_like_eager` runs eager without observers, and the fakes once on the CPU and once on simulated CUDA, where the
+// only expected difference is the device. Behavior that is specific to GPUs is run with `run_on_fake_cuda` and compared
+// with known values.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +32,7 @@ namespace shadowgraph::testing {
 using Tensors = std::vector<at::Tensor>;
 using Program = std::function<Tensors(const Tensors&)>;
 
-// "Float[2, 3][3, 1]+4": dtype, sizes, strides and, unless 0, offset.
+// Returns "Float[2, 3][3, 1]+4": dtype, sizes, strides and, if nonzero, the storage offset.
 inline std::string described(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   std::ostringstream out;
@@ -108,15 +109,15 @@ class CallLog final : public CallObserver {
 };
 
 struct Outcome {
-  CallLog log;                         // empty where nobody observed
+  CallLog log;                         // empty if no calls were observed
   std::vector<std::string> results;    // described_among inputs and earlier results
-  std::vector<std::string> inputs;     // as they were left, and how often they were written
-  std::vector<std::string> gradients;  // of each input
-  std::string error;                   // first line of what it threw
-  std::exception_ptr thrown;           // and the exception
-  Tensors tensors;                     // the results
+  std::vector<std::string> inputs;     // after the run, with their version counters
+  std::vector<std::string> gradients;  // one for each input
+  std::string error;                   // first line of the exception's message
+  std::exception_ptr thrown;           // the exception itself
+  Tensors tensors;                     // results
 
-  // What the first call of this operator returned.
+  // Descriptions of the results of the first call of this operator.
   std::vector<std::string> results_of(const std::string& name) const {
     const Call* call = log.find(name);
     return call == nullptr ? std::vector<std::string>{"not called"} : call->results;
@@ -130,7 +131,7 @@ enum class Backward {
   kOfInputs,  // the gradients as they arrive, before anything is accumulated
 };
 
-// Appends to `run`, so that a log can be connected first.
+// Appends to `run`, so that a caller can attach a log first.
 inline void run_into(Outcome& run, const Tensors& inputs, const Program& program, Backward backward) {
   const auto forget_gradients = [&] {
     for (const at::Tensor& input : inputs) {
@@ -138,7 +139,7 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
     }
   };
   forget_gradients();
-  // Inference tensors have no version.
+  // Inference tensors have no version counter.
   const auto version_of = [](const at::Tensor& input) {
     return input.defined() && !input.is_inference() ? static_cast<uint32_t>(input._version()) : 0;
   };
@@ -183,7 +184,7 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
   } catch (const c10::Error& error) {
     run.error = error.what_without_backtrace();
     run.thrown = std::current_exception();
-  } catch (const std::exception& error) {  // oneDNN has exceptions of its own
+  } catch (const std::exception& error) {  // oneDNN throws exceptions that are not c10::Error
     run.error = error.what();
     run.thrown = std::current_exception();
   }
@@ -191,7 +192,7 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
   forget_gradients();
 }
 
-// On real tensors, every call observed.
+// Runs on real tensors and observes every call.
 inline Outcome run_real(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes) {
   Outcome run;
   FakeTensorMode mode;
@@ -219,15 +220,14 @@ inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, B
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
 
-// Eager as it is on a processor that oneDNN computes on in float alone: its kernels for other dtypes are those without
-// it.
+// Eager as on a processor where oneDNN supports only float: kernels for other dtypes are the native ones.
 struct WithoutOnednn {
   const bool before = at::globalContext().userEnabledMkldnn();
   WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(false); }
   ~WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(before); }
 };
 
-// What the same program gives in another dtype, where that decides nothing else.
+// Replaces one dtype by another in the outcome, for programs where the dtype affects nothing else.
 inline Outcome with_dtype(Outcome run, const std::string& from, const std::string& to) {
   const auto rename = [&](std::vector<std::string>& descriptions) {
     for (std::string& text : descriptions) {
@@ -245,7 +245,7 @@ void note_difference(std::ostringstream& out, const std::string& what, const Ite
     out << what << ": eager " << ::testing::PrintToString(real) << ", fake " << ::testing::PrintToString(fake) << '\n';
 }
 
-// "" if they agree in results, inputs and gradients.
+// Returns "" if results, inputs and gradients agree.
 inline std::string difference_of_tensors(const Outcome& real, const Outcome& fake) {
   std::ostringstream out;
   note_difference(out, "results", real.results, fake.results);
@@ -254,7 +254,7 @@ inline std::string difference_of_tensors(const Outcome& real, const Outcome& fak
   return out.str();
 }
 
-// "" if they agree in all that was compared: also errors and calls.
+// Returns "" if everything that was compared agrees, including errors and calls.
 inline std::string difference(const Outcome& real, const Outcome& fake) {
   std::ostringstream out;
   note_difference(out, "error", real.error, fake.error);
@@ -276,14 +276,13 @@ inline std::string difference(const Tensors& inputs, const Program& program, Bac
 struct Comparison {
   bool gradients = false;   // make floating-point inputs differentiable, and
                             // compare their gradients
-  bool cuda = true;         // also on fakes that pretend to be on cuda:0; eager on CPU
+  bool cuda = true;         // also on fakes on simulated cuda:0; eager on the CPU
                             // is still the reference
   bool same_error = false;  // if both throw: with the same message
-  std::string note;         // for the failure message
+  std::string note;         // added to the failure message
 };
 
-// The same tensor again, with its own storage of the same size: programs may
-// write to their inputs.
+// Copies the tensor with a new storage of the same size, because programs may write to their inputs.
 inline at::Tensor fresh_copy(const at::Tensor& tensor, bool gradients) {
   if (!tensor.defined()) return tensor;
   const at::NoGradGuard no_grad;
@@ -326,7 +325,7 @@ inline void expect_like_eager(const Program& program, const Tensors& inputs, con
   for (size_t i = 0; i < copies.size(); ++i) {
     where += "  given in" + std::to_string(i) + ": " + described_among(copies[i], {}, 0) + "\n";
   }
-  // The fakes first: the real run may write to its inputs.
+  // The fakes run first, because the real run may write to its inputs.
   const c10::Device cuda(at::kCUDA, 0);
   const Outcome on_cpu = run_fake(copies, program, backward);
   expect_fake_results(on_cpu, at::kCPU);
@@ -341,8 +340,8 @@ inline void expect_like_eager(const Program& program, const Tensors& inputs, con
   if (on_cuda) expect_same_outcome(real, *on_cuda, how.same_error, where + "pretending cuda");
 }
 
-// Returns tensors of one dtype in the layouts that decide strides. They are contiguous, transposed, expanded, channels
-// last, a slice with an offset and a step, one element, none, 0-dimensional.
+// Returns tensors of one dtype in every layout that affects strides: contiguous, transposed, expanded, channels last, a
+// slice with an offset and a step, one element, no elements, 0-dimensional.
 inline Tensors layouts(at::ScalarType dtype) {
   const auto make = [dtype](at::IntArrayRef sizes) {
     return at::arange(c10::multiply_integers(sizes)).remainder(2).reshape(sizes).to(dtype);

@@ -1,4 +1,4 @@
-// Overlap of strided views against sets of bytes, and aliases in graphs.
+// Overlap of strided views, compared with explicit sets of bytes, and aliases in graphs.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +17,7 @@ struct OwnedView {
   int64_t itemsize = 1;
 
   StridedView view() const { return {sizes, strides, offset, itemsize}; }
-  // The byte of each element, in order of indices.
+  // The byte offset of each element, in index order.
   std::vector<int64_t> elements() const {
     std::vector<int64_t> at{offset * itemsize};
     for (size_t d = 0; d < sizes.size(); ++d) {
@@ -43,7 +43,7 @@ class Geometries {
   explicit Geometries(uint32_t seed) : random_(seed) {}
   int64_t up_to(int64_t most) { return std::uniform_int_distribution<int64_t>(0, most)(random_); }
 
-  // What slicing and transposing a contiguous tensor gives, or anything.
+  // A view from slicing and transposing a contiguous tensor, or an arbitrary one.
   OwnedView next() {
     OwnedView view;
     view.itemsize = int64_t{1} << up_to(3);
@@ -55,7 +55,7 @@ class Geometries {
       view.strides.push_back(any ? up_to(9) : stride * (1 + up_to(1)));
       stride = view.strides.back() * std::max<int64_t>(view.sizes.back(), 1);
     }
-    std::shuffle(view.sizes.begin(), view.sizes.end(), std::mt19937(1));  // the same way for both
+    std::shuffle(view.sizes.begin(), view.sizes.end(), std::mt19937(1));  // the same permutation for both
     std::shuffle(view.strides.begin(), view.strides.end(), std::mt19937(1));
     return view;
   }
@@ -95,7 +95,7 @@ TEST(AliasAnalysis, OverlapIsThatOfTheSetsOfBytes) {
     ASSERT_EQ(overlap(b.view(), a.view()), found) << "seed " << seed << ": not symmetric";
     ++counts[static_cast<size_t>(found)];
   }
-  // Undecided only when both views visit places twice in orders that do not nest.
+  // Undecided only if both views visit some elements twice, in orders that do not nest.
   EXPECT_LT(undecided, 40000 / 25);
   for (const int count : counts) EXPECT_GT(count, 500);
 }
@@ -119,7 +119,7 @@ TEST(AliasAnalysis, InternalOverlapAndDensityAreThoseOfTheElements) {
 }
 
 TEST(AliasAnalysis, LargeViewsAreDecidedWithoutLookingAtEachElement) {
-  // Rows of a matrix with 2^40 elements, every other column, and the columns between.
+  // Rows of a matrix with 2^40 elements: the even columns and the odd columns.
   const int64_t many = int64_t{1} << 20;
   const OwnedView even{{many, many / 2}, {many, 2}, 0, 4};
   const OwnedView odd{{many, many / 2}, {many, 2}, 1, 4};

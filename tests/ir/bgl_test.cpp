@@ -1,4 +1,4 @@
-// The IR as a Boost graph: concepts, and some algorithms.
+// The IR as a Boost graph: concept checks and some algorithms.
 #include "shadowgraph/graph/bgl.h"
 
 #include <boost/concept_check.hpp>
@@ -52,7 +52,7 @@ TEST(IrBgl, MutablePropertyMaps) {
   EXPECT_EQ(distances[NodeId(6)], 0);
 }
 
-// A short way first and then a chain as long as the graph, to the same node: what makes a recursive search deep.
+// A short path to the last node, then a chain as long as the graph: the case in which a recursive search gets deep.
 TEST(IrBgl, AMillionNodesInAChain) {
   Graph graph;
   const TargetId join = graph.intern_target(Target(TargetKind::kFunction, "test::join(Tensor[] x) -> Tensor"));

@@ -24,7 +24,7 @@ TEST(IrClone, HasTheSameContentAndTheSameIds) {
     EXPECT_FALSE(first_difference(graph, copy));
     EXPECT_NO_THROW(verify(copy));
     for (NodeId n : graph.nodes()) ASSERT_EQ(copy.node(n).next, graph.node(n).next);
-    // One is free of the other.
+    // The copies are independent.
     const std::string text = to_text(graph);
     copy.erase(copy.last());
     copy.set_note(copy.last(), "key", "other");
@@ -118,7 +118,7 @@ TEST(IrSplice, Refusals) {
                      {.sizes = std::vector<int64_t>{4}, .strides = std::vector<int64_t>{1}, .storage = StorageId(1)});
   EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphError);
   other = samples::graph_of(kAround);
-  mutable_value(other, ValueId(1)).offset = 13;  // the view of w no longer fits
+  mutable_value(other, ValueId(1)).offset = 13;  // the view of w exceeds its storage
   mutable_storage(other, StorageId(1)).bytes = 64;
   EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphError);
 }
@@ -138,7 +138,7 @@ TEST(IrExtract, CutsOutAndPutsBack) {
     ASSERT_TRUE(found.empty()) << found[0].message << "\n" << to_text(piece.graph);
     samples::expect_round_trip(piece.graph);
     EXPECT_EQ(piece.graph.node_count(), nodes.size() + piece.inputs.size() + 1);
-    // At the end, where all its inputs are made.
+    // At the end, after all its inputs.
     const auto outputs = splice(graph, NodeId(), piece.graph, piece.inputs);
     ASSERT_EQ(outputs.size(), piece.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -151,7 +151,7 @@ TEST(IrExtract, CutsOutAndPutsBack) {
   EXPECT_EQ(cut, 40);
 }
 
-// x and its second half y: two values that stand for them must lie as far apart.
+// x and its second half y: values bound to them must have the same relative offset.
 TEST(IrNodeCopier, BindsAliasesAtTheirDistanceAlone) {
   const Graph from = samples::graph_of(R"(s0 = 16 cpu input
 n0: %0 = sg::input(name="x") : f32[4] @s0

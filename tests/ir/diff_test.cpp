@@ -57,7 +57,7 @@ TEST(IrDiff, SaysWhatChanged) {
   EXPECT_NE(text_after([](Graph& g) { g.set_saved(NodeId(4), {}); }).find("its saved tensors"), std::string::npos);
   EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(8)).forward = NodeId(3); }).find("its forward node"),
             std::string::npos);
-  // The same type from another node.
+  // The same type from a different node.
   EXPECT_NE(text_after([](Graph& g) {
               g.replace_uses_if(ValueId(5), ValueId(4), [](NodeId, const Argument&) { return true; });
             }).find("differs in operand 0"),
@@ -87,7 +87,7 @@ TEST(IrDiff, RandomEditsAreFoundAndLimitsHold) {
   }
 }
 
-// More differences than one search follows: found all the same, if not the fewest.
+// More differences than one search handles: all are found, though perhaps not the fewest.
 TEST(IrDiff, GraphsThatHaveLittleInCommon) {
   std::mt19937 random(7);
   const Graph before = random_graph(random, 3000);

@@ -1,4 +1,4 @@
-// Edits of a graph: each keeps the verifier quiet or throws and changes nothing.
+// Graph edits: each leaves a graph that verifies, or throws and changes nothing.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-// w -> t -> mm(x, t) @s2, saved, then relu @s3 (s2 dies), neg @s4 (s3 dies), an in-place add_, and the output.
+// w -> t -> mm(x, t) @s2, saved, then relu @s3 (frees s2), neg @s4 (frees s3), an in-place add_, and the output.
 const char* const kChain =
     "operator aten::t(Tensor(a) self) -> Tensor(a)\n"
     "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
@@ -36,7 +36,7 @@ std::vector<uint32_t> order_of(const Graph& graph) {
   return order;
 }
 
-// The edit throws and leaves the graph as it was.
+// Expects that the edit throws and leaves the graph unchanged.
 template <class F>
 void expect_refused(Graph& graph, F&& edit) {
   const std::string before = to_text(graph);
@@ -104,7 +104,7 @@ TEST(IrInsertionPoint, AUseAfterTheDeathOfAStorageExtendsItsLife) {
   EXPECT_NO_THROW(verify(graph));
 }
 
-// What it stood at is erased, which frees the forward node to go elsewhere: behind the place it is nobody's.
+// Erasing the node at the insertion point lets the forward node move; once it is behind the point, it is not reused.
 TEST(IrInsertionPoint, AForwardNodeThatMovedBehindThePlaceIsNotTakenOver) {
   Graph graph = samples::graph_of(kChain);
   const NodeId forward = InsertionPoint(graph, kRelu).insert(graph.node(kNeg).target, {value(1)});
@@ -124,12 +124,12 @@ TEST(IrInsertionPoint, AForwardNodeThatMovedBehindThePlaceIsNotTakenOver) {
 
 TEST(IrEdits, ErasedNodesHandOnBirthsAndDeaths) {
   Graph graph = samples::graph_of(kChain);
-  // Another value in relu's storage, which then outlives relu.
+  // Another value in relu's storage, with a longer lifetime than relu.
   const ValueId twin = graph.add_tensor_result(
       graph.insert_before(kNeg, graph.node(kT).target, std::vector{value(4)}),
       {.sizes = graph.sizes(ValueId(4)), .strides = graph.strides(ValueId(4)), .storage = StorageId(3)});
   graph.set_arguments(kNeg, std::vector{Argument::of_value(twin)});
-  graph.set_arguments(graph.value(twin).producer, std::vector{value(1)});  // moves it to x's storage
+  graph.set_arguments(graph.value(twin).producer, std::vector{value(1)});  // moves it into the storage of x
   EXPECT_EQ(graph.value(twin).storage, StorageId(1));
   EXPECT_NO_THROW(verify(graph));
   graph.set_storage(twin, StorageId(3), 0);
@@ -182,14 +182,15 @@ TEST(IrEdits, MovesKeepDependencesAndDeaths) {
   expect_refused(graph, [&] { graph.move_range_before(kMm, kNeg, kRelu); });
   expect_refused(graph, [&] { graph.move_range_before(kNeg, kMm, kT); });
   InsertionPoint at(graph, kNeg);
-  const NodeId early = at.insert(graph.node(kRelu).target, {value(1)});  // ..., relu, early, neg: s2 dies after relu
+  // ..., relu, early, neg: s2 is freed after relu
+  const NodeId early = at.insert(graph.node(kRelu).target, {value(1)});
   const StorageId freed[] = {StorageId(2)};
   graph.set_frees(kRelu, {});
   graph.set_frees(early, freed);
   graph.move_before(early, kMm);
   EXPECT_EQ(graph.storage(StorageId(2)).freed_after, kRelu);
   EXPECT_NO_THROW(verify(graph));
-  graph.move_range_before(kT, early, kMm);  // where it is
+  graph.move_range_before(kT, early, kMm);  // its current position
   graph.move_range_before(early, early, kAdd);
   EXPECT_EQ(order_of(graph), (std::vector<uint32_t>{0, 1, 2, 3, 4, 5, early.index, 6, 7}));
   EXPECT_NO_THROW(verify(graph));
@@ -226,7 +227,7 @@ TEST(IrEdits, ReorderTakesAnyOrderThatKeepsDependences) {
 
 TEST(IrEdits, ReplacingAnOperandMovesWhatAliasesIt) {
   Graph graph = samples::graph_of(kChain);
-  // add_ now writes x: so does what the output returns, and x's storage must reach that far.
+  // add_ now writes x, so the output returns x, and the lifetime of x's storage must extend to it.
   const StorageId freed[] = {StorageId(1)};
   graph.set_frees(kAdd, freed);
   EXPECT_EQ(graph.replace_all_uses_with(ValueId(5), ValueId(4)), 1U);
@@ -235,7 +236,7 @@ TEST(IrEdits, ReplacingAnOperandMovesWhatAliasesIt) {
   EXPECT_NO_THROW(verify(graph));
 }
 
-// add_ saves what it wrote as its result, under the name that was its operand's.
+// add_ saves its result, which was recorded under the name of the written operand.
 TEST(IrEdits, WhatIsSavedAsAResultIsItWhereverTheResultGoes) {
   Graph graph = samples::graph_of(kChain);
   graph.set_saved(kAdd, std::vector<SavedTensor>{{ValueId(5), SavedRole::kResult, 0}});
@@ -265,7 +266,7 @@ TEST(IrEdits, ReplaceWithFilter) {
 TEST(IrEdits, AViewThatWouldReachOutsideRefusesTheReplacement) {
   Graph graph = samples::graph_of(std::string(kChain) + "");
   mutable_storage(graph, StorageId(0)).bytes = 32;
-  mutable_value(graph, ValueId(2)).offset = 4;  // a view that only the larger storage can hold
+  mutable_value(graph, ValueId(2)).offset = 4;  // a view that fits only into the larger storage
   expect_refused(graph, [&] { graph.set_arguments(kT, std::vector{value(1)}); });
   EXPECT_EQ(graph.value(ValueId(2)).storage, StorageId(0));
 }
@@ -277,7 +278,7 @@ TEST(IrEdits, SetArgumentsKeepsSavedTensorsAndRefusesNonsense) {
   expect_refused(graph, [&] { graph.set_argument(kMm, 2, value(1)); });
   graph.set_argument(kMm, 0, value(0));
   EXPECT_EQ(graph.saved(kMm)[0].value, ValueId(0));
-  graph.set_argument(kMm, 1, Argument::of_float(1));  // a wrapped number: nothing to save
+  graph.set_argument(kMm, 1, Argument::of_float(1));  // a wrapped number cannot be saved
   EXPECT_EQ(graph.saved(kMm).size(), 1U);
   EXPECT_NO_THROW(verify(graph));
 }
@@ -349,7 +350,7 @@ TEST(IrOrder, LabelsSurviveAMillionInsertionsAtOnePlace) {
   const auto insert = [&](NodeId before) { return graph.insert_before(before, f, {}); };
   NodeId middle = last;
   for (int i = 0; i < 200'000; ++i) insert(last);             // always before the last
-  for (int i = 0; i < 200'000; ++i) middle = insert(middle);  // always before the one just made
+  for (int i = 0; i < 200'000; ++i) middle = insert(middle);  // always before the node just inserted
   for (int i = 0; i < 100'000; ++i) insert(graph.first());    // at the front
   std::mt19937 random(1);
   for (int i = 0; i < 200'000; ++i) insert(NodeId(random() % graph.node_capacity()));

@@ -70,10 +70,10 @@ TEST(IrEffects, ViewsAndEmptyLikeLookAtGeometryOnly) {
   const Effects effects = Effects::of(graph);
   const bool geometry_only[] = {false, true, true, true, false, false};
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(effects.geometry_only(NodeId(i)), geometry_only[i]) << i;
-  EXPECT_EQ(effects.reads(NodeId(1)).size(), 1U);  // the storage must exist
+  EXPECT_EQ(effects.reads(NodeId(1)).size(), 1U);  // the storage must be allocated
 }
 
-// What an argument is that the graph cannot keep, nobody knows: nor what the call does with its operands.
+// An argument that the graph cannot represent makes the call opaque, including its effects on operands.
 TEST(IrEffects, AViewThatIsGivenSomethingOpaqueReadsContents) {
   const Graph graph = samples::graph_of(
       "operator aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)\n"
@@ -124,8 +124,7 @@ TEST(IrEffects, BatchNormWritesItsStatisticsInTrainingOnly) {
   EXPECT_EQ(effects_with("false", "%1"), "s0@0 s1@0 s2@0 ->");
 }
 
-// The gradients of a fused optimizer step are written where a scaler's factor is taken out of them: held against what
-// the kernel does.
+// A fused optimizer step writes gradients only if a grad scaler's factor is divided out; compared with the kernel.
 TEST(IrEffects, FusedStepsWriteGradientsForAScalerOnly) {
   const auto effects_with = [](const char* scale) {
     const Graph graph = samples::graph_of(

@@ -1,4 +1,4 @@
-// Files are written whole or not at all, and what is no regular file is never replaced by one.
+// Files are written atomically, and special files are never replaced by regular ones.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -57,7 +57,7 @@ TEST(IrGraph, ReplaceAllUsesReachesListsAndSavedTensors) {
   EXPECT_EQ(graph.saved(NodeId(3))[0].value, ValueId(0));
   EXPECT_FALSE(graph.has_uses(ValueId(1)));
   EXPECT_NO_THROW(verify(graph));
-  EXPECT_THROW(graph.replace_all_uses_with(ValueId(0), ValueId(2)), GraphError);  // neg would read itself
+  EXPECT_THROW(graph.replace_all_uses_with(ValueId(0), ValueId(2)), GraphError);  // neg would become its own operand
   EXPECT_NO_THROW(verify(graph));
 }
 
@@ -126,7 +126,7 @@ TEST(IrBoostGraph, Edges) {
   std::vector<uint32_t> sources;
   for (auto [e, end] = in_edges(NodeId(4), view); e != end; ++e) sources.push_back(source(*e, view).index);
   EXPECT_EQ(sources, (std::vector<uint32_t>{3, 0, 0}));
-  // Each edge is the same from both ends.
+  // Every edge is visible from both ends.
   const auto out = out_edges(NodeId(3), view);
   const auto in = in_edges(NodeId(4), view);
   EXPECT_EQ(*out.first, *in.first);
@@ -150,7 +150,7 @@ TEST(IrBoostGraph, DominatorTree) {
   const auto index = get(boost::vertex_index, view);
   boost::lengauer_tarjan_dominator_tree(view, NodeId(0), boost::make_iterator_property_map(dominators.begin(), index));
   EXPECT_EQ(dominators[1], NodeId(0));
-  EXPECT_EQ(dominators[3], NodeId(0));  // not relu, not neg: both lead there
+  EXPECT_EQ(dominators[3], NodeId(0));  // neither relu nor neg, since the two paths go through one each
   EXPECT_EQ(dominators[4], NodeId(0));
 }
 

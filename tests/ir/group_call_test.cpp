@@ -1,4 +1,4 @@
-// Groups of nodes as calls, and parts of graphs as graphs.
+// Outlining groups of nodes into calls, and extracting parts of graphs.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/analysis.h"
@@ -47,7 +47,7 @@ TEST(IrGroupCall, ReplacesAndInlinesAgain) {
   EXPECT_EQ(nodes_calling(graph, "aten::mul").size(), 1U);
 }
 
-// What the body makes lives as long as what the call made, as what that was: to the call itself where nobody reads it.
+// Inlined results take over the lifetimes of the call's results: unused ones are freed at the call itself.
 TEST(IrGroupCall, WhatAnInlinedBodyMakesTakesTheCallsPlace) {
   Graph graph = graph_of(kCallChain);
   const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
@@ -66,7 +66,7 @@ TEST(IrGroupCall, WhatAnInlinedBodyMakesTakesTheCallsPlace) {
   EXPECT_EQ(storage_of(unread).freed_after, nodes_calling(unread, "aten::relu").at(0)) << to_text(unread);
 }
 
-// A group with a collective is one: its schema names a process group, and it keeps its place among collectives.
+// A collective makes its group a collective: the schema names a process group, and the order of collectives is kept.
 TEST(IrGroupCall, CollectivesShowInTheSchema) {
   Graph graph =
       samples::graph_of("operator c10d::barrier_like(Tensor x) -> Tensor\n" + std::string(kCallHead) +
@@ -136,7 +136,7 @@ TEST(IrGroupCall, EffectsMustBeInTheSchema) {
   expect_refused(graph, {.nodes = host, .schema = "my::f(Tensor x) -> ()"}, "copies data to the host");
 }
 
-// Random connected groups, each with the schema that is written for it; then everything inlined again.
+// Outlines random connected groups, checks each written schema, and inlines everything again.
 TEST(IrGroupCall, RandomGroups) {
   int done = 0;
   int circles = 0;

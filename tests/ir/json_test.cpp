@@ -1,4 +1,4 @@
-// Graph to JSON and back, through JSON text.
+// Round trips of graphs through JSON text.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -51,7 +51,7 @@ TEST(IrJson, ArgumentsOfEveryKind) {
   call("ScalarType", Argument::of_int(6));
   call("Layout", Argument::of_int(1));
   call("MemoryFormat", Argument::of_int(3));
-  call("str", graph.string_argument("\xff\"\n"));  // no UTF-8
+  call("str", graph.string_argument("\xff\"\n"));  // not valid UTF-8
   call("str", graph.string_argument("\xc3\xa9"));
   call("Device", Argument::of_device(c10::Device(c10::kCUDA, 2)));
   call("Generator", Argument::of_device(c10::Device(c10::kCPU), ArgumentKind::kGenerator));
@@ -120,7 +120,7 @@ TEST(IrJson, MutationsNeverCrash) {
     json changed = good;
     for (uint32_t changes = 1 + random() % 2; changes > 0; --changes) {
       const json::json_pointer& place = places[random() % places.size()];
-      if (!changed.contains(place)) continue;  // the first change took it away
+      if (!changed.contains(place)) continue;  // removed by the first change
       json& parent = changed[place.parent_pointer()];
       if (random() % 2 == 0 || !parent.is_object()) {
         changed[place] = values[random() % std::size(values)];
@@ -131,10 +131,10 @@ TEST(IrJson, MutationsNeverCrash) {
     try {
       const Graph graph = from_json(changed);
       ++graphs;
-      // What is read is written, and read again from either form.
+      // A parsed graph is printed and parsed again in either format.
       const json written = to_json(graph);
       ASSERT_EQ(to_json(from_json(written)), written);
-      // Text says what a well-formed graph says: a broken one may hold what it has no words for.
+      // The text format can express well-formed graphs only.
       if (violations(graph).empty()) ASSERT_EQ(to_json(parse(to_text(graph))), written) << to_text(graph);
     } catch (const ParseError& error) {
       ASSERT_NE(std::string(error.what()).find("json:"), std::string::npos) << error.what();

@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// A weight that is cut over ranks, gathered, cast and turned; and what a program has made.
+// A sharded weight that is gathered, cast and transposed, and a tensor computed by the program.
 TEST(OperandSource, IsBehindViewsCastsAndGathering) {
   const Graph graph = parse(
       "shadowgraph 1 libtorch 2.13.0\n"

@@ -1,4 +1,4 @@
-// One call or more of each operator with a row in the table of facts.
+// At least one call for each operator that has a row in the fact table.
 #include "tests/ir/operator_calls.h"
 
 namespace shadowgraph::operator_facts_test {
@@ -261,7 +261,7 @@ void add_forms(std::vector<Call>& calls) {
       return arguments;
     };
   };
-  calls.push_back({"aten::_fused_adamw_", adam(false), false});  // gradients only when they are scaled
+  calls.push_back({"aten::_fused_adamw_", adam(false), false});  // gradients are written only if they are scaled
   add("aten::_fused_adamw", adam(false));
   calls.push_back({"aten::_fused_adamw.out", adam(true), false});
 }

@@ -1,7 +1,7 @@
-// Calls of operators on real tensors, and what each left: what tests of ir/operators/ hold facts against.
+// Calls operators on real tensors and records their effects, which tests of ir/operators/ compare with the fact table.
 //
-// A call runs several times on the same arguments, with the generator seeded alike. Memory is filled with another byte
-// before it is handed out, or contents differ. So a result that depends on what it must not depend on shows.
+// A call runs several times on the same arguments with the same seed, while uninitialized memory or contents of
+// operands differ. A result that wrongly depends on either then changes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,14 +21,14 @@ using c10::IValue;
 using Arguments = std::vector<IValue>;
 
 struct Call {
-  std::string name;  // with overload
+  std::string name;  // with overload name
   std::function<Arguments()> arguments;
-  // False: what is said to be written may stay as it is, in a case that the schema cannot tell.
+  // False: arguments marked as written may be left unwritten, in a case that the schema cannot distinguish.
   bool exactly = true;
 };
 const std::vector<Call>& all_calls();
 
-// Bytes that memory holds before it is handed out.
+// The byte that fills memory before it is allocated.
 constexpr int kPoison = 0x5A;
 constexpr int kOtherPoison = 0x3C;
 constexpr uint64_t kCallSeed = 23;
@@ -39,29 +39,29 @@ std::vector<at::Tensor> tensors_in(const IValue& value);
 bool same_bytes(const at::Tensor& a, const at::Tensor& b);
 bool same_contents(const IValue& a, const IValue& b);
 bool same_contents(const std::vector<IValue>& a, const std::vector<IValue>& b);
-// Other contents of the same dtype and geometry, in place; the first element alone, or all.
+// Changes contents in place, of the first element or of all; dtype and geometry stay.
 void change(const at::Tensor& tensor, bool only_first = false);
 
-// One run and what it left.
+// The outcome of one run.
 struct Outcome {
-  Arguments arguments;  // after it
+  Arguments arguments;  // after the run
   std::vector<IValue> results;
   std::set<size_t> written;
-  std::set<std::pair<size_t, size_t>> aliases;  // result, argument
+  std::set<std::pair<size_t, size_t>> aliases;  // pairs of result and argument
   bool drew = false;
-  bool moved_objects = false;  // an argument has another geometry or storage
-  bool moved_storage = false;  // another storage
-  bool moved_sizes = false;    // an argument or result has other sizes than the first argument had
+  bool moved_objects = false;  // geometry or storage of an argument changed
+  bool moved_storage = false;  // storage of an argument changed
+  bool moved_sizes = false;    // sizes of an argument or result differ from those of the first argument before the call
 };
 
 Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<Arguments()>& make,
                          int poison = kPoison);
 using Prepare = std::function<void(Arguments&)>;
-// Missing arguments are the schema's defaults.
+// Missing arguments take the schema's defaults.
 Outcome run_call(const std::string& name, const std::function<Arguments()>& make, int poison = kPoison,
                  const Prepare& prepare = nullptr, uint64_t seed = kCallSeed);
 std::vector<IValue> run_on(const c10::OperatorHandle& op, Arguments arguments);
-// What the arguments hold of what is written, and the results.
+// Contents of written arguments, and the results.
 std::vector<IValue> left_by(const Outcome& run, const OperatorFacts& facts);
 
 class OperatorCalls : public ::testing::Test {

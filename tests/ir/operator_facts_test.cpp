@@ -1,4 +1,4 @@
-// Checks ir/operators/: every fact of an operator is held against what happened.
+// Checks every fact in ir/operators/ against an actual run of the operator.
 #include "ir/operators/operator_facts.h"
 
 #include <torch/library.h>
@@ -56,7 +56,7 @@ TEST_F(OperatorCalls, OverwriteWhatTheFactsSay) {
   EXPECT_GE(checked, 25U);
 }
 
-// Where nodes fill, draw or look at geometry alone, results do not depend on the contents of operands.
+// If nodes fill, draw or depend on geometry only, results do not depend on operand contents.
 TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
   size_t filling = 0;
   size_t drawing = 0;
@@ -68,7 +68,7 @@ TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
     drawing += facts.draws;
     geometry_only += looks;
     const Outcome run = run_call(call.name, call.arguments);
-    const uint64_t seed = facts.fills ? kCallSeed + 1 : kCallSeed;  // what fills draws nothing either
+    const uint64_t seed = facts.fills ? kCallSeed + 1 : kCallSeed;  // operators that fill do not draw either
     const auto changed = [&](Arguments& arguments) {
       for (const IValue& argument : arguments) {
         for (const at::Tensor& t : tensors_in(argument)) change(t);
@@ -95,7 +95,7 @@ TEST_F(OperatorCalls, DrawFromTheGeneratorWhatTheFactsSay) {
     if (facts.random) random.insert(call.name);
     if (run.drew) drew.insert(call.name);
   });
-  // Each at least once: dropout does not draw outside training.
+  // Each draws in at least one call: dropout draws only in training.
   EXPECT_EQ(random, drew);
 }
 
@@ -111,13 +111,13 @@ TEST_F(OperatorCalls, LeaveMemoryAsItWasFoundWhereTheFactsSaySo) {
   EXPECT_GE(checked, 13U);
 }
 
-// Changing one element changes that element of the result alone.
+// Changing one element of an operand changes only that element of the result.
 TEST_F(OperatorCalls, ArePointwiseWhereTheFactsSaySo) {
   size_t checked = 0;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
     if (!facts.pointwise || facts.host_read || facts.is_out_variant) return;
     const Outcome run = run_call(call.name, call.arguments);
-    if (run.results.empty()) return;  // _foreach_add_
+    if (run.results.empty()) return;  // _foreach_add_ has no results
     for (size_t i = 0; i < run.arguments.size(); ++i) {
       const Outcome other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
         for (const at::Tensor& t : tensors_in(arguments[i])) change(t, /*only_first=*/true);
@@ -151,7 +151,7 @@ TEST_F(OperatorCalls, GiveTheHostContentsWhereTheFactsSaySo) {
       return;
     }
     ++checked;
-    // _batch_norm_impl_index gives a number that says which kernel ran.
+    // _batch_norm_impl_index returns a number that identifies the chosen kernel.
     bool depends = false;
     for (size_t i = 0; i < run.arguments.size() && tensors_in(run.results[0]).empty(); ++i) {
       const Outcome other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
@@ -191,7 +191,7 @@ TEST_F(OperatorCalls, TurnBitsOfViewsWhereTheFactsSaySo) {
   EXPECT_EQ(turned, 7U);
 }
 
-// set_ gives self another storage and leaves its bits alone, whatever those of its source are.
+// set_ replaces the storage of self and keeps self's lazy bits, whatever those of the source are.
 TEST(IrOperatorFacts, SetKeepsTheBitsOfSelf) {
   const auto complex_numbers = [] { return at::complex(at::rand({3, 4}), at::rand({3, 4})); };
   at::Tensor self = complex_numbers().conj();
@@ -234,7 +234,7 @@ TEST(IrOperatorFacts, FollowFromSchemas) {
   EXPECT_TRUE(Target(TargetKind::kOperator, "c10d::sum(Tensor x) -> Tensor").facts().collective);
 }
 
-// A row for all overloads says nothing of the contents that one of them reads besides.
+// A row for all overloads must not cover additional tensors that one of them reads.
 TEST(IrOperatorFacts, OverloadsThatReadOtherTensorsAreNotWhatTheirRowSays) {
   EXPECT_TRUE(facts_named("aten::randint_like").geometry_only);
   EXPECT_FALSE(facts_named("aten::randint_like.Tensor").geometry_only);
@@ -254,7 +254,7 @@ TEST(IrOperatorFacts, AreKeptWithTheTargetAndItsCopies) {
   EXPECT_EQ(&graph.facts(id), &target.facts());
 }
 
-// An operator that comes later is asked for its tags then, and found as another's form.
+// The tags of an operator registered later are looked up then, and it is recognized as a form of another operator.
 TEST(IrOperatorFacts, FollowAnOperatorThatIsRegisteredLater) {
   const Target target(TargetKind::kOperator, "sg_late::noisy_(Tensor(a!) x) -> Tensor(a!)");
   const OperatorFacts& before = target.facts();
@@ -268,7 +268,7 @@ TEST(IrOperatorFacts, FollowAnOperatorThatIsRegisteredLater) {
     library.def("noisy(Tensor x) -> Tensor", {at::Tag::nondeterministic_seeded});
     EXPECT_TRUE(target.facts().random);
     EXPECT_FALSE(target.facts().changes_objects);
-    EXPECT_FALSE(before.random);  // who holds the first answer still does
+    EXPECT_FALSE(before.random);  // a copy of the earlier facts is unchanged
     ASSERT_NE(functional_form(target), nullptr);
     EXPECT_EQ(functional_form(target)->target.name(), "sg_late::noisy");
     ASSERT_NE(in_place_form(functional_form(target)->target), nullptr);

@@ -1,4 +1,4 @@
-// The forms of an operator, functional, in place and without out=, do what it does.
+// The functional, in-place and non-out= forms of an operator compute the same results.
 #include "ir/operators/operator_forms.h"
 
 #include "tests/ir/operator_calls.h"
@@ -26,7 +26,8 @@ TEST_F(OperatorForms, GiveInTheirFunctionalFormWhatTheyWrite) {
     forms.insert(call.name + " " + form->target.name());
     EXPECT_TRUE(form->target.facts().written.empty());
     const Outcome run = run_call(call.name, call.arguments);
-    if (facts.write_condition >= 0 && !run.arguments[facts.write_condition].toBool()) return;  // writes nothing
+    // writes nothing in this call
+    if (facts.write_condition >= 0 && !run.arguments[facts.write_condition].toBool()) return;
     if (leaves_out_alone(run, target)) return;
     const Arguments arguments = made_arguments(function_schema(target), call.arguments);
     Arguments taken;

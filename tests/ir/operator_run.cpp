@@ -1,4 +1,4 @@
-// How tests of operators' facts run a call, and see what it left.
+// Runs calls for tests of operator facts and records their effects.
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -11,8 +11,8 @@
 namespace shadowgraph::operator_facts_test {
 namespace {
 
-// Hands out memory that holds `byte` everywhere. Storages remember who gave them their memory, and ask again to grow:
-// never destroyed.
+// Returns memory filled with `byte`. Never destroyed, because storages keep their allocator and use it again when they
+// grow.
 class PoisonAllocator final : public c10::Allocator {
  public:
   explicit PoisonAllocator(int byte) : byte_(byte) {}

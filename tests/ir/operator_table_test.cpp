@@ -1,4 +1,4 @@
-// The table of operators' facts: its rows are of operators that exist, and each was run.
+// The operator table: its rows refer to existing operators, and each of them was run.
 #include <algorithm>
 #include <set>
 
@@ -10,7 +10,7 @@
 namespace shadowgraph::operator_facts_test {
 namespace {
 
-// Rows whose operators cannot be run like the rest.
+// Rows whose operators cannot be run like the others.
 struct NotRun {
   const char* row;
   const char* why;
@@ -54,7 +54,7 @@ constexpr NotRun kNotRun[] = {
     {"_c10d_functional::batch_p2p_ops", "needs a process group: tests/core/capture/collectives_test.cpp"},
 };
 
-// The version that brought an operator which not every supported libtorch has, as major * 100 + minor.
+// The libtorch version (major * 100 + minor) that introduced an operator which older supported versions lack.
 constexpr std::pair<std::string_view, int> kSince[] = {{"c10d::gather_into_tensor_", 214},
                                                        {"_c10d_functional::wait_tensors", 215}};
 
@@ -63,13 +63,13 @@ bool is_here(std::string_view row) {
   return found == std::end(kSince) || kLibtorchMinor >= found->second;
 }
 
-// Rows of the dtypes that kernels require stand apart from those of other facts.
+// Rows about dtypes required by kernels are separate from the others.
 bool of_dtypes(const OperatorRow& row) {
   using enum OperatorFact;
   return !row.same_dtype.empty() || (row.is & (kFloatingOnly | kFloatingOrBytes | kIntegersOnly));
 }
 
-// A row that names an operator or argument that is not there does nothing, silently: it must not exist.
+// A row with a wrong operator or argument name would silently have no effect, so none may exist.
 TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
   std::vector<c10::OperatorHandle> all;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -81,7 +81,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
       const std::string each = full_name(written);
       SCOPED_TRACE(each);
       EXPECT_TRUE(names.insert(of_dtypes(row) ? each + ", dtypes" : each).second) << "two rows";
-      if (each.starts_with("fsdp::")) return;  // Python defines it
+      if (each.starts_with("fsdp::")) return;  // defined in Python
       if (!is_here(each)) {
         EXPECT_FALSE(c10::Dispatcher::singleton().findSchema(operator_name(each)));
         return;
@@ -105,7 +105,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
     });
 }
 
-// Every column of the rows that speak of an overload is found by its name.
+// All columns of an overload's rows are found under its name.
 TEST(OperatorTable, RowsAreJoinedByName) {
   EXPECT_TRUE(operator_row("aten::bernoulli_.float").is & OperatorFact::kOverwrites);
   EXPECT_EQ(operator_row("aten::bernoulli_.float").functional, "aten::bernoulli.p");
@@ -117,7 +117,7 @@ TEST(OperatorTable, RowsAreJoinedByName) {
   EXPECT_EQ(operator_row("aten::logical_and.out").layout_free, LayoutFree::kReal);
   EXPECT_EQ(operator_row("aten::view").is, OperatorFact::kInfersSizes);
   EXPECT_EQ(operator_row("aten::view.dtype").is, OperatorFact{});
-  EXPECT_EQ(operator_row("copy_").is, OperatorFact{});  // a user's function
+  EXPECT_EQ(operator_row("copy_").is, OperatorFact{});  // a user function of the same name
   EXPECT_EQ(operator_family("aten::_thnn_fused_lstm_cell"), OperatorFamily::kRecurrent);
   EXPECT_EQ(operator_family("aten::native_layer_norm_backward"), OperatorFamily::kNormalization);
   EXPECT_EQ(operator_family("aten::mm"), OperatorFamily::kNone);

@@ -1,4 +1,4 @@
-// What the parser says to text that is wrong, and that nothing whatsoever makes it crash.
+// Error messages of the parser, and that malformed text never crashes it.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -146,7 +146,7 @@ TEST(IrParser, MutationsNeverCrash) {
         case 3:
           mutated[at] = static_cast<char>(random());
           break;
-        default: {  // copy a stretch elsewhere
+        default: {  // duplicate a substring elsewhere
           const std::string stretch = mutated.substr(at, random() % 60);
           mutated.insert(random() % mutated.size(), stretch);
         }
@@ -155,7 +155,7 @@ TEST(IrParser, MutationsNeverCrash) {
     try {
       const Graph graph = parse(mutated);
       ++graphs;
-      // What parses is printable, comes back, and can be verified, whatever the verifier says.
+      // Whatever parses can be printed, round-trips, and can be passed to the verifier, valid or not.
       ASSERT_EQ(to_text(parse(to_text(graph))), to_text(graph)) << mutated;
       violations(graph);
     } catch (const ParseError& error) {

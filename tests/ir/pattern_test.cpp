@@ -1,4 +1,4 @@
-// Patterns: what they match, and above all what they do not.
+// Pattern matching, in particular cases that must not match.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/edit.h"
@@ -49,7 +49,7 @@ TEST(IrPattern, FindsCallsAndBindsValuesAndArguments) {
 
 TEST(IrPattern, ConstantsAreMatchedExactly) {
   const std::string sum = "%3 = aten::add.Tensor(self=%2, other=%0, alpha=2) : f32[2,2] @s3\n";
-  EXPECT_EQ(matches(kProduct + sum, kMmAdd), 0U);  // left out: alpha=1
+  EXPECT_EQ(matches(kProduct + sum, kMmAdd), 0U);  // alpha=1 is left out
   const auto with = [&](const std::string& alpha) {
     const std::string text =
         "%p = aten::mm(self=%x, mat2=%w)\n%y = aten::add.Tensor(self=%p, other=%b" + alpha + ")\nreturn %y";
@@ -80,9 +80,10 @@ TEST(IrPattern, InnerValuesMustNotBeUsedOutside) {
 TEST(IrPattern, NotAcrossAWriteToWhatIsRead) {
   const std::string write = "%3 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n";
   const std::string sum = "%4 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s3\n";
-  EXPECT_EQ(matches(kProduct + write + sum, kMmAdd), 1U);  // put before the write
+  EXPECT_EQ(matches(kProduct + write + sum, kMmAdd), 1U);  // the replacement goes before the write
   const std::string late = "%4 = aten::add.Tensor(self=%2, other=%3) : f32[2,2] @s3\n";
-  EXPECT_EQ(matches(kProduct + write + late, kMmAdd), 0U);  // mm reads x before, its replacement would after
+  // mm reads x before the write; its replacement would come after
+  EXPECT_EQ(matches(kProduct + write + late, kMmAdd), 0U);
   const std::string fits =
       "%2 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n"
       "%3 = aten::mm(self=%0, mat2=%1) : f32[2,2] @s2\n"
@@ -94,9 +95,9 @@ TEST(IrPattern, NotIfAReturnedValueIsNeededForTheRest) {
   const char* both = "%p = aten::mm(self=%x, mat2=%w)\n%y = aten::add.Tensor(self=%p, other=%b)\nreturn %p, %y";
   const std::string use = "%3 = aten::relu(self=%2) : f32[2,2] @s3\n";
   const std::string sum = "%4 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s4\n";
-  EXPECT_EQ(matches(kProduct + use + sum, both), 1U);  // put before that use
+  EXPECT_EQ(matches(kProduct + use + sum, both), 1U);  // the replacement goes before that use
   const std::string of_use = "%4 = aten::add.Tensor(self=%2, other=%3) : f32[2,2] @s4\n";
-  EXPECT_EQ(matches(kProduct + use + of_use, both), 0U);  // which is needed itself
+  EXPECT_EQ(matches(kProduct + use + of_use, both), 0U);  // the use is itself needed by a matched node
   EXPECT_EQ(matches(kProduct + "%3 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s4\n"
                                "%4 = aten::relu(self=%2) : f32[2,2] @s3\n",
                     both),

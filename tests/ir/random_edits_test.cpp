@@ -12,12 +12,12 @@
 namespace shadowgraph {
 namespace {
 
-// One edit after another of random kinds at random places.
+// Applies random edits at random places.
 class RandomEdits {
  public:
   RandomEdits(Graph& graph, std::mt19937& random) : graph_(graph), random_(random) {}
 
-  // Throws GraphError where the graph refuses it.
+  // Throws GraphError if the graph refuses the edit.
   void edit(int kind) {
     switch (kind) {
       case 0:
@@ -86,7 +86,7 @@ class RandomEdits {
   std::mt19937& random_;
 };
 
-// Hundreds of edits: each throws and changes nothing, or leaves a graph that verifies.
+// Hundreds of edits: each leaves a graph that verifies, or throws and changes nothing.
 TEST(IrEdits, RandomEditsKeepTheGraphValid) {
   int done = 0;
   int refused = 0;

@@ -1,4 +1,4 @@
-// Small graphs that several tests of ir/ need.
+// Small graphs shared by tests of ir/.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 
 namespace shadowgraph::samples {
 
-// The text after the first line, which tests would otherwise repeat.
+// Prepends the header line to the text.
 inline Graph graph_of(const std::string& body) { return parse("shadowgraph 1 libtorch 2.13.0\n" + body); }
 
-// A linear layer with in-place bias and dropout, forward and backward, with every attribute that a node can have.
+// A linear layer with in-place bias and dropout, forward and backward, that uses every node attribute.
 inline const std::string kTraining = of_this_libtorch(R"(shadowgraph 1 libtorch 2.13.0
 meta "model" = "two \"layers\""
 operator aten::t(Tensor(a) self) -> Tensor(a)

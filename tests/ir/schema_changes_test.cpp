@@ -1,4 +1,4 @@
-// Graphs that another version of libtorch wrote: their operators are this one's where a call means the same.
+// Graphs written by other versions of libtorch: operators are mapped to this version's if the call means the same.
 #include "ir/operators/schema_changes.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// `call` of an operator with `schema`, as libtorch `version` would have written it.
+// Reads a `call` of an operator with `schema`, as libtorch `version` would have written it.
 Graph read_call(const std::string& schema, const std::string& call, const std::string& version = "2.99.0",
                 const std::string& attributes = "") {
   return parse(
@@ -31,7 +31,7 @@ bool is_of_here(const Graph& graph) { return find_operator(target_of_call(graph)
 TEST(SchemaChanges, AnAddedArgumentIsItsDefault) {
   const Graph graph = read_call("aten::gelu(Tensor self) -> Tensor", "aten::gelu(self=%0)");
   ASSERT_TRUE(is_of_here(graph));
-  // The text leaves defaults out, so what is added is seen in the schema alone.
+  // The text omits defaults, so an added default shows only in the schema.
   EXPECT_EQ(target_of_call(graph).schema_text(), "aten::gelu(Tensor self, *, str approximate=\"none\") -> Tensor");
   EXPECT_EQ(graph.arguments(NodeId(1)).size(), 2);
 }
@@ -49,11 +49,11 @@ TEST(SchemaChanges, ADroppedArgumentMayNotBeStated) {
 
 TEST(SchemaChanges, WhatMeansSomethingElseStaysAnotherOperator) {
   for (const char* schema : {
-           "aten::mm(Tensor self) -> Tensor",                                 // takes more here
-           "aten::gelu(Tensor self, *, str approximate=\"tanh\") -> Tensor",  // another default
+           "aten::mm(Tensor self) -> Tensor",                                 // takes more arguments here
+           "aten::gelu(Tensor self, *, str approximate=\"tanh\") -> Tensor",  // a different default
            "aten::relu(Tensor(a!) self) -> Tensor(a!)",                       // writes
            "aten::relu(Tensor self) -> (Tensor, Tensor)",                     // returns more
-           "aten::relu(Tensor self, int how) -> Tensor",                      // needs more there
+           "aten::relu(Tensor self, int how) -> Tensor",                      // takes more arguments there
            "aten::relu(int self) -> Tensor",                                  // another type
        }) {
     const Target target(TargetKind::kOperator, schema);
@@ -62,7 +62,7 @@ TEST(SchemaChanges, WhatMeansSomethingElseStaysAnotherOperator) {
   }
 }
 
-// A text of this version says what it means: an operator with another schema is another one.
+// A text of the current version is taken literally: another schema means another operator.
 TEST(SchemaChanges, ATextOfThisVersionIsReadAsItStands) {
   const Graph graph = read_call("aten::gelu(Tensor self) -> Tensor", "aten::gelu(self=%0)", TORCH_VERSION);
   EXPECT_FALSE(is_of_here(graph));
@@ -89,7 +89,7 @@ TEST(SchemaChanges, RenamedOperatorsAreThoseOfHere) {
   const Graph later =
       read_call("aten::linalg_cholesky(Tensor self, *, bool upper=False) -> Tensor", "aten::linalg_cholesky(self=%0)");
   EXPECT_EQ(target_of_call(later).name(), "aten::linalg_cholesky");
-  // Both names in one text are one operator, if this libtorch has the later alone.
+  // Both names in one text refer to one operator if this libtorch has only the later one.
   const Graph both = parse(
       "shadowgraph 1 libtorch 2.99.0\noperator aten::linalg_cholesky(Tensor self, *, bool upper=False) -> Tensor\n"
       "operator aten::cholesky(Tensor self, bool upper=False) -> Tensor\ns0 = 16 cpu input\ns1 = 16 cpu temporary\n"

@@ -1,4 +1,4 @@
-// Printing and reading back: hand-built graphs with every kind of argument, presets, goldens.
+// Round trips of the text format: hand-built graphs with every kind of argument, presets, goldens.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using samples::expect_round_trip;
 
-// A call of a function that takes whatever it is given: `f(<type> x) -> ()`.
+// Appends a call of a function that accepts any argument: `f(<type> x) -> ()`.
 NodeId call(Graph& graph, const std::string& type, const Argument& argument) {
   const TargetId target = graph.intern_target(Target(TargetKind::kFunction, "test::f(" + type + " x) -> ()"));
   return graph.append(target, {argument});
@@ -49,7 +49,7 @@ TEST(IrText, FactsAtTheHeadAreFields) {
   EXPECT_EQ(graph.metadata.other, (std::map<std::string, std::string>{{"author", "nobody"}}));
   EXPECT_EQ(to_text(graph), text);
   expect_round_trip(graph);
-  // What is no such thing, or would be printed otherwise, is refused where it stands.
+  // Invalid and non-canonical values are refused, with their position.
   for (const char* line : {"meta \"device\" = \"gpu\"", "meta \"batch\" = \"08\"", "meta \"mode\" = \"\"",
                            "meta \"step\" = \"second\"", "meta \"dtype\" = \"float\""}) {
     try {
@@ -95,7 +95,7 @@ TEST(IrText, ArgumentsOfEveryKind) {
   Argument opaque = graph.string_argument("torch.Thing");
   opaque.kind = ArgumentKind::kOpaque;
   EXPECT_EQ(text("Any", opaque), "opaque(\"torch.Thing\")");
-  // Ints that stand for something are words where the schema says so, numbers elsewhere and when out of range.
+  // Enum values are printed as words if the schema has the type, and as numbers otherwise or if out of range.
   EXPECT_EQ(text("ScalarType?", Argument::of_int(6)), "f32");
   EXPECT_EQ(text("ScalarType", Argument::of_int(15)), "bf16");
   EXPECT_EQ(text("ScalarType", Argument::of_int(1000)), "1000");
@@ -182,7 +182,7 @@ TEST(IrText, ConstantsComeBackBitByBit) {
       at::full({2}, std::nan(""), at::kDouble),
       at::ones({3}, at::kBFloat16),
       at::complex(base, -base),
-      at::complex(base, -base).conj(),  // the bit is not in the bytes
+      at::complex(base, -base).conj(),  // the conjugate bit is not part of the bytes
       at::_neg_view(base),
   };
   for (const at::Tensor& tensor : tensors) call(graph, "Tensor", Argument::of_constant(graph.add_constant(tensor)));
@@ -199,7 +199,7 @@ TEST(IrText, ConstantsComeBackBitByBit) {
   expect_round_trip(graph);
 }
 
-// One text for some bytes: bits that the padding cuts off are 0.
+// Base64 is canonical: unused bits before the padding must be 0.
 TEST(IrText, Base64HasOneTextForSomeBytes) {
   using Bytes = std::vector<uint8_t>;
   EXPECT_EQ(parse_base64("QQ=="), Bytes{'A'});
@@ -236,13 +236,13 @@ TEST(IrText, DefaultsAreLeftOutAndRestored) {
   expect_round_trip(graph);
 }
 
-// Every schema of libtorch: printed, read, and its defaults made, as a call with nothing but None and defaults.
+// Every schema of libtorch round-trips, in a call with only None and defaults.
 TEST(IrText, EveryRegisteredSchemaComesBack) {
   Graph graph;
   size_t count = 0;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    // toString of an alias set (b|a) has the order of a hash set.
+    // toString prints an alias set (b|a) in the order of a hash set.
     if (!op || toString(op->schema()).find('|') != std::string::npos) continue;
     const TargetId target = intern_operator(graph, *op);
     std::vector<Argument> arguments(op->schema().arguments().size());
@@ -281,7 +281,7 @@ TEST(IrText, ResultsStructureAndTypes) {
 
 TEST(IrText, ErasedThingsVanishAndTheRestIsRenumbered) {
   Graph graph = parse(samples::kTraining);
-  // Whatever order things were made in, and whatever was erased, the text is canonical.
+  // The text is canonical, whatever the creation order and whatever was erased.
   graph.intern("unused");
   graph.intern_target(Target(TargetKind::kFunction, "test::unused(Tensor x) -> Tensor"));
   graph.add_storage({.bytes = 77});
@@ -327,12 +327,12 @@ TEST(IrText, MetadataDependenciesAndRegionsRoundTrip) {
   Region region;
   region.kind = RegionKind::kCheckpoint;
   region.parent = RegionId(2);
-  region.name = graph.intern("in");  // a word of the grammar
+  region.name = graph.intern("in");  // a keyword of the grammar
   region.call = 4;
   graph.add_region(region);
   region.kind = RegionKind::kComposite;
   region.target = graph.intern_operator("aten::linear");
-  graph.add_region(region);  // a name other than the operator's
+  graph.add_region(region);  // a name different from the operator's
   expect_round_trip(graph);
 }
 
@@ -343,7 +343,7 @@ TEST(IrText, Short) {
   EXPECT_EQ(text.find("@s"), std::string::npos);
 }
 
-// Lists of four are whole; of longer ones the first three.
+// Lists up to four elements are printed in full; of longer ones the first three.
 TEST(IrText, ShortListsAreWhole) {
   const auto shown = [](const std::string& list) {
     const Graph graph = parse("shadowgraph 1 libtorch 2.13.0\noperator aten::view(Tensor(a) self, SymInt[] size) -> " +
@@ -396,7 +396,7 @@ TEST(IrText, NoBrokenGraphIsWritten) {
   std::string text = samples::kTraining;
   const size_t place = text.find("f32[3,4]{1,3}");
   ASSERT_NE(place, std::string::npos);
-  const Graph broken = parse(text.replace(place, 13, "f32[3,9]{1,3}"));  // beyond its storage
+  const Graph broken = parse(text.replace(place, 13, "f32[3,9]{1,3}"));  // exceeds its storage
   EXPECT_THROW(write_graph_file(path, broken), GraphError);
   EXPECT_FALSE(std::filesystem::exists(path));
 }

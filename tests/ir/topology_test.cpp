@@ -1,4 +1,4 @@
-// Dependences, orders that keep them, and the Boost.Graph algorithms that work on them.
+// Dependences, topological orders, and the Boost.Graph algorithms that use them.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/analysis.h"
@@ -28,7 +28,7 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   const Graph graph = samples::graph_of(std::string(kLinesBefore) +
                                         "%1 = aten::relu(self=%0) : f32[4] @s1\n"                   // n1 reads
                                         "%2 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n2 writes
-                                        "%3 = aten::relu(self=%0) : f32[4] @s2\n"                   // n3 reads that
+                                        "%3 = aten::relu(self=%0) : f32[4] @s2\n"  // n3 reads the result of n1
                                         "%4 = aten::add_.Tensor(self=%2, other=%1) : f32[4] @s0\n"  // n4 writes
                                         "%5 = aten::relu(self=%1) : f32[4] @s3\n");
   EXPECT_EQ(before(graph, 2), (std::vector<uint32_t>{0, 1}));
@@ -45,7 +45,7 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId()));
 }
 
-// A view looks at geometry alone: writes to contents may pass it, t_ may not.
+// A view depends on geometry only: writes to contents may move across it, t_ may not.
 TEST(IrDependences, ViewsAreIndependentOfContents) {
   const Graph graph = samples::graph_of(
       "operator aten::t(Tensor(a) self) -> Tensor(a)\noperator aten::t_(Tensor(a!) self) -> Tensor(a!)\n" +
@@ -54,7 +54,7 @@ TEST(IrDependences, ViewsAreIndependentOfContents) {
       "%2 = aten::t(self=%0) : f32[4] @s0\n"                      // n2 views
       "%3 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n3 writes
       "%4 = aten::t_(self=%0) : f32[4] @s0\n"                     // n4 writes, and changes the geometry
-      "%5 = aten::t(self=%0) : f32[4] @s0\n");                    // n5 views what is there then
+      "%5 = aten::t(self=%0) : f32[4] @s0\n");                    // n5 views the new geometry
   EXPECT_EQ(before(graph, 2), (std::vector<uint32_t>{0}));
   EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 2, 3}));
@@ -78,7 +78,7 @@ TEST(IrTopology, SortsWhatWasPutInTheWrongPlace) {
                                   "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%1) : f32[4] @s2\n"
                                   "sg::output(values=[%2])\n");
   EXPECT_FALSE(sort_topologically(graph));
-  // Raw: a use before its definition.
+  // Bypasses checks to create a use before its definition.
   const Argument later[] = {Argument::of_value(ValueId(2))};
   graph.insert_before(NodeId(1), graph.node(NodeId(1)).target, later);
   EXPECT_FALSE(violations(graph).empty());
@@ -103,7 +103,7 @@ TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
   EXPECT_THROW(topological_order(graph, Dependences::of(graph), groups), GraphError);
 }
 
-// Random groups and random moves, each made only if the dependences allow it: the contents of every read stay the same.
+// Moves random groups where the dependences allow it: every read still sees the same contents.
 TEST(IrTopology, WhatDependencesAllowKeepsEveryRead) {
   int moved = 0;
   for (uint32_t seed = 0; seed < 30; ++seed) {

@@ -1,4 +1,4 @@
-// One broken graph for every rule of shadowgraph/graph/verify.h, and proof that broken graphs never crash it.
+// One broken graph for each rule of shadowgraph/graph/verify.h, and a test that broken graphs never crash the verifier.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 Graph training() { return parse(samples::kTraining); }
 
-// That `rule` is broken, and that every message about a node shows it.
+// Expects a violation of `rule`, and that every message about a node prints the node.
 void expect_broken(const Graph& graph, Rule rule, bool alone = true) {
   const auto found = violations(graph);
   const auto is_rule = [&](const Violation& v) { return v.rule == rule; };
@@ -79,7 +79,7 @@ TEST(IrVerifier, Rule2References) {
   broken([](Graph& g) { mutable_value(g, ValueId(4)).dims = 1U << 31; });
   broken([](Graph& g) { mutable_storage(g, StorageId(1)).born = NodeId(777); });
   broken([](Graph& g) { mutable_region(g, RegionId(1)).name = StringId(7777); });
-  // A list that holds itself.
+  // A list that contains itself.
   broken([](Graph& g) {
     Argument list = g.make_list(std::vector{Argument::none(), Argument::none()});
     const_cast<Argument&>(g.list(list)[0]) = list;
@@ -130,10 +130,10 @@ TEST(IrVerifier, Rule6Arguments) {
   Graph graph = training();
   mutable_node(graph, NodeId(10)).arguments.size = 1;
   expect_broken(graph, Rule::kArguments, false);
-  // An undefined tensor where the schema wants one is what autograd passes.
+  // An undefined tensor is valid for a Tensor argument, because autograd passes it.
   EXPECT_TRUE(
       violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=None)\n")).empty());
-  // So is a number: the C++ API wraps it.
+  // So is a number, which the C++ API wraps.
   EXPECT_TRUE(
       violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=0.5)\n")).empty());
 }
@@ -180,7 +180,7 @@ TEST(IrVerifier, Rule10Alias) {
 TEST(IrVerifier, Rule11Lifetime) {
   expect_broken_text("saved(self) \"linear.cpp:4\"", "free(s2)", Rule::kLifetime);  // x is read again in backward
   expect_broken_text("s3 = 32 cuda:0 activation", "s3 = 32 cuda:0 activation born n5", Rule::kLifetime);
-  // Only the argument of the last reader is dead; what it gives is fresh.
+  // Only the operand of the last reader is freed; its result is fresh.
   const Graph read_late = samples::graph_of(
       "operator aten::relu(Tensor self) -> Tensor\ns0 = 8 cpu input\ns1 = 8 cpu temporary\ns2 = 8 cpu temporary\n"
       "s3 = 8 cpu temporary\n%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = aten::relu(self=%0) : f32[2] @s1\n"
@@ -217,7 +217,7 @@ TEST(IrVerifier, Rule14Output) {
 
 TEST(IrVerifier, Rule15Forward) {
   expect_broken_text("backward of n4", "backward of n7", Rule::kForward);
-  Graph graph = training();  // a link to an erased node is no link
+  Graph graph = training();  // links to erased nodes are dropped
   graph.erase(NodeId(6));
   mutable_node(graph, NodeId(7)).forward = NodeId(6);
   EXPECT_TRUE(violations(graph).empty());
@@ -240,8 +240,8 @@ TEST(IrVerifier, Rule17Frees) {
   expect_broken(unlisted, Rule::kFrees);
 }
 
-// Puts random bytes over nodes, values, storages and regions. Any answer but a crash will do. A graph that is found
-// good can be printed, and comes back.
+// Overwrites nodes, values, storages and regions with random bytes: the verifier may answer anything but must not
+// crash. A graph that it accepts can be printed and round-trips.
 TEST(IrVerifier, NoiseNeverCrashes) {
   std::mt19937 random(20261122);
   int good = 0;
@@ -257,7 +257,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           noise(mutable_node(graph, NodeId(random() % graph.node_capacity())));
           break;
         case 1: {
-          // Booleans and enumerations of a value are set by nobody but us; ids and runs are what edits get wrong.
+          // Booleans and enumerations are always set by our own code; ids and ranges are what edits may get wrong.
           Value& value = mutable_value(graph, ValueId(random() % graph.value_capacity()));
           uint32_t* const fields[] = {&value.dims, &value.storage.index, &value.producer.index, &value.first_use,
                                       &value.last_use};
@@ -269,7 +269,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           if (graph.is_erased(n) || !graph.in_bounds(graph.node(n)) || graph.arguments(n).empty()) break;
           auto& argument = const_cast<Argument&>(graph.arguments(n)[0]);
           argument.kind = static_cast<ArgumentKind>(random() % 13);
-          if (argument.kind == ArgumentKind::kBool) {  // one that is neither true nor false is no C++
+          if (argument.kind == ArgumentKind::kBool) {  // a bool with another bit pattern is undefined behavior
             argument.b = random() % 2 == 0;
             break;
           }

@@ -1,10 +1,10 @@
-"""What ColossalAI's tests of its analyzer ask of every model of a zoo."""
+"""Checks that ColossalAI's analyzer tests make for every model of a zoo."""
 
 import torch
 
 
 def check(report):
-    """Raises AssertionError unless nodes have shapes, and figures and saved tensors are those of a training step."""
+    """Raises AssertionError unless nodes have shapes, and costs and saved tensors are those of a training step."""
     graph, figures = report.graph, report.dict()
     for node in graph:
         for value in torch.utils._pytree.tree_leaves(node.results):

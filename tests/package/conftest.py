@@ -1,4 +1,5 @@
-"""Tests in parts, which ctest runs side by side: `pytest --part 2/24` runs every 24th test, from the third on."""
+"""Splits the tests into parts, which ctest runs in parallel: `pytest --part 2/24` runs every 24th test, from the
+third on."""
 
 import pytest
 
@@ -10,7 +11,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    # Neighbors take about as long as each other. By names, as the order of collection may differ between processes.
+    # Interleave, because neighboring tests take similar time. Sort by name, because processes may collect in another
+    # order.
     part, parts = map(int, config.getoption("--part").split("/"))
     config.stash[ALL] = names = sorted(item.nodeid for item in items)
     mine = set(names[part::parts])

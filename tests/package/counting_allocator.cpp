@@ -1,5 +1,5 @@
-// Counts what one thread asks libtorch's CPU allocator for, whichever thread gives it back. Loaded with ctypes: the
-// allocator stays for the rest of the process. What gloo's own threads ask for is not counted.
+// Counts the bytes that one thread allocates from libtorch's CPU allocator, whichever thread frees them. Loaded with
+// ctypes; the allocator stays installed until the process ends. Allocations by gloo's threads are not counted.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 

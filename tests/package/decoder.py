@@ -1,11 +1,11 @@
-"""A language model around the layers that a test is of."""
+"""A small language model around the layers under test."""
 
 from torch import nn
 from torch.nn import functional as F
 
 
 class DecoderOf(nn.Module):
-    """Gives the loss of tokens, each against itself."""
+    """Returns the loss of predicting each token from itself."""
 
     def __init__(self, layers, width, words):
         super().__init__()

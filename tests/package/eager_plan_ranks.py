@@ -1,8 +1,8 @@
-"""One rank of test_eager_plans.py: a step of the model as a plan lays it out, over gloo, against the same step alone.
+"""One rank of test_eager_plans.py: compares a step sharded by a plan, over gloo, with the same unsharded step.
 
     python eager_plan_ranks.py RANK SIZE PLAN.py MODEL STORE
 
-The exit code is 0, and a line has the largest differences.
+Prints the largest differences on one line; the exit code is 0 if they are within tolerance.
 """
 
 import copy
@@ -19,11 +19,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 WIDTH, WORDS, BATCH, LENGTH = 32, 64, 8, 16
-# Llama's norms and rotations are in single precision whatever the model is in.
+# Llama computes norms and rotary embeddings in single precision, whatever the model's dtype.
 TOLERANCE = {"perceptron": 1e-9, "decoder": 1e-9, "views": 1e-9, "llama": 1e-4, "mamba": 1e-4}
 
 
@@ -111,7 +111,7 @@ def llama():
 
 
 def made(name):
-    """A model in doubles, the same in every process."""
+    """Returns the model in float64, with the same parameters in every process."""
     torch.manual_seed(3)
     makers = {"perceptron": lambda: nn.Sequential(*(Perceptron() for _ in range(3))), "decoder": Decoder,
               "views": Views, "llama": llama, "mamba": mamba}  # fmt: skip
@@ -150,7 +150,7 @@ def whole(tensor):
 
 
 def difference(a, b):
-    """Relative to the largest element, or to 1e-6 where that is less."""
+    """Difference relative to the largest element, or to 1e-6 if that is larger."""
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-6)).item()
 
 
@@ -178,12 +178,12 @@ def run(plan_file, name, rank, size, store):
         assert plan.place(model, mesh) is model
         shapes = {key: local_shape(parameter) for key, parameter in model.named_parameters()}
         optimizer = optimizer_of(model.parameters())
-        # DTensor has no strategy for the CPU's own attention.
+        # DTensor has no sharding strategy for the CPU's fused attention.
         with plan.scope(), sdpa_kernel(SDPBackend.MATH):
             loss = loss_of(name, model, plan.inputs(mesh, **given))
             loss.backward()
             loss = whole(loss).detach()
-            for axis in plan.DATA_AXES:  # of this rank's part of the batch
+            for axis in plan.DATA_AXES:  # over this rank's shard of the batch
                 dist.all_reduce(loss, group=mesh[axis].get_group())
                 loss /= mesh[axis].size()
             off = {"loss": difference(loss, expected.detach())}

@@ -1,9 +1,9 @@
-"""One rank of test_emitted_peaks.py: what it holds at most in the second step of each of some scripts, over gloo.
+"""One rank of test_emitted_peaks.py: the peak memory of the second step of several generated scripts, over gloo.
 
     python emitted_peak_ranks.py RANK SIZE STORE LIBRARY CASES.json
 
-A case is [train.py, "llama" | "gpt"]. The last line has figures by case, in bytes. "parts" are a rank's parts of
-parameters that FSDP2 shards.
+A case is [train.py, "llama" | "gpt"]. The last line of the output has the bytes by case. "parts" are this rank's
+shards of the parameters that FSDP2 shards.
 """
 
 import gc
@@ -18,11 +18,12 @@ from parallel_programs import Watch, count_with
 from torch.distributed.tensor import DTensor
 
 LENGTH = 256
-SIZES = {"WORDS": 1024, "WIDTH": 256, "LENGTH": LENGTH, "KEYS": 4}  # of models, in place of emitted_plan_ranks' own
+# model sizes that replace those of emitted_plan_ranks
+SIZES = {"WORDS": 1024, "WIDTH": 256, "LENGTH": LENGTH, "KEYS": 4}
 
 
 def count_no_host(train):
-    """What waits on the host is in memory that is not counted."""
+    """Excludes tensors offloaded to the CPU from the count."""
     start = train.OnHost.__init__
 
     def started(one, *args):

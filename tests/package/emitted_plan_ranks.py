@@ -1,9 +1,10 @@
-"""One rank of test_emitted_plans.py: three steps under each of some plans, over gloo, against the same steps alone.
+"""One rank of test_emitted_plans.py: compares three steps under each of several plans, over gloo, with unsharded steps.
 
     python emitted_plan_ranks.py RANK SIZE STORE CASES.json
 
-A case is {"script": train.py, "model": of MODELS, "checkpoint": FOLDER | null, "meta": whether the model is made
-without memory}. The last line has the largest differences, by case, and how many tensors came back from the host.
+A case is {"script": train.py, "model": name in MODELS, "checkpoint": FOLDER | null, "meta": whether the model is
+created on the meta device}. The last line of the output has, for each case, the largest differences and the number
+of tensors fetched back from the CPU.
 """
 
 import importlib.util
@@ -19,10 +20,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED, EXPERTS = 64, 32, 16, 2, 3, 5, 8  # KEYS: heads of Llama's keys and values
+WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED, EXPERTS = 64, 32, 16, 2, 3, 5, 8  # KEYS: number of key/value heads of Llama
 
 
 class Attention(nn.Module):
@@ -61,7 +62,7 @@ class Gpt(nn.Module):
 
 
 class Experts(nn.Module):
-    """Three products, the first two of the same rows."""
+    """Three matrix products, the first two with the same input."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +163,7 @@ def adamw(parameters, **how):
 
 
 def filled(train, name):
-    """The model that ranks make without memory, whole."""
+    """Returns the whole model that ranks create on the meta device."""
     with torch.device("meta"):
         model = make(name)
     train._fill(model, "", torch.device("cpu"), SEED)
@@ -170,12 +171,12 @@ def filled(train, name):
 
 
 def parameters_of(model):
-    """Under each name that they have: stages know those of their own modules."""
+    """Returns parameters under every name they have; a stage knows only the names of its own modules."""
     return dict(model.named_parameters(remove_duplicate=False))
 
 
 def alone(model, batches):
-    """Losses and gradients of each step on one process."""
+    """Returns losses and gradients of each step on one process."""
     optimizer = adamw(model.parameters())
     steps = []
     for ids in batches:
@@ -194,12 +195,12 @@ def whole(tensor):
 
 
 def difference(found, expected):
-    """Queries, keys and values in one are kept as three."""
+    """Splits fused query-key-value parameters into three."""
     return (whole(found).view_as(expected) - expected).abs().max().item()
 
 
 def after_a_checkpoint(make_training, training, ids, folder):
-    """How far a training that begins at another's checkpoint is from that, one step later."""
+    """Returns how far a training resumed from a checkpoint deviates from the original one step later."""
     training.save(folder)
     other = make_training()
     other.resume(folder)
@@ -218,7 +219,7 @@ def script_of(path):
 
 
 def count_fetched(train):
-    """A list that grows by one with each tensor that comes back from the host."""
+    """Returns a list that grows by one with each tensor fetched back from the CPU."""
     fetched, fetch = [], train.OnHost.fetch
 
     def counted(one):

@@ -1,6 +1,6 @@
-"""Flash attention's operators on CPUs, by plain sums. torch has kernels of them for GPUs alone.
+"""Flash attention operators for the CPU, written as plain matrix products; torch has kernels for GPUs only.
 
-What they give has the sizes and strides of CUDA's kernels; what they need meanwhile is gone when they end.
+Results have the sizes and strides of CUDA's kernels. Temporaries are freed when the operator returns.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 
 
 def _like(tensor, contents):
-    """[B, H, S, D], laid out as [B, S, H, D]."""
+    """Returns a [B, H, S, D] tensor with the memory layout of [B, S, H, D]."""
     made = torch.empty_like(tensor.transpose(1, 2)).transpose(1, 2)
     return made.copy_(contents)
 
@@ -42,7 +42,7 @@ def _backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k,
 
 
 def register():
-    """For the rest of the process."""
+    """Registers the kernels until the process ends."""
     global _library
     _library = torch.library.Library("aten", "IMPL")
     _library.impl("_scaled_dot_product_flash_attention", _forward, "CPU")
@@ -51,7 +51,7 @@ def register():
 
 @contextlib.contextmanager
 def chosen():
-    """Inside, torch.nn.functional's attention is flash attention, as on GPUs."""
+    """Makes torch.nn.functional's attention choose flash attention, as on GPUs."""
     usual = F.scaled_dot_product_attention
 
     def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False):

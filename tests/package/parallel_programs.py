@@ -1,9 +1,9 @@
-"""Training programs of many devices as people write them, and one real rank of them.
+"""Distributed training programs as users write them, and a script that runs one real rank of them.
 
     python parallel_programs.py RANK SIZE STORE COUNTING_ALLOCATOR NAME...
 
-runs two steps of each over gloo and prints a line of JSON. It has the most bytes alive at the end of an operator of the
-second step, and its collectives with the bytes that they move. test_parallel_programs.py predicts both.
+runs two steps of each over gloo and prints a line of JSON: the peak of live bytes at the end of an operator in the
+second step, and its collectives with the bytes they transfer. test_parallel_programs.py predicts both.
 """
 
 import contextlib
@@ -76,14 +76,14 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """A feed-forward block of which each token takes two; tokens go to the ranks that have their experts, and back."""
+    """A mixture of experts with top-2 routing; tokens are sent to the ranks of their experts and back."""
 
     def __init__(self, size):
         super().__init__()
         self.size = size
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
         self.experts = nn.ModuleList(FeedForward() for _ in range(EXPERTS // size))
-        # The router is even, which only a run finds out.
+        # Routing is balanced, but the program learns that only at run time.
         turns = (torch.arange(BATCH * LENGTH)[:, None] + torch.arange(CHOICES)) % EXPERTS
         self.register_buffer("turns", torch.zeros(BATCH * LENGTH, EXPERTS).scatter(1, turns, 2.0))
 
@@ -123,7 +123,7 @@ class Decoder(nn.Module):
 
     @staticmethod
     def _checkpoint(block, x):
-        # The random state that a checkpoint keeps is no tensor of the program's.
+        # The CPU generator state that a checkpoint saves is not a tensor of the program.
         return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -211,7 +211,8 @@ def context_parallel(size, device, rotation):
 
 
 class ShardedStates(torch.optim.Optimizer):
-    """ZeRO 1 as Megatron's: parameters and gradients lie in two buffers, of which each rank steps a part in float32."""
+    """ZeRO 1 as in Megatron: parameters and gradients are packed into two buffers; each rank updates its shard in
+    float32."""
 
     def __init__(self, parameters):
         parameters = list(parameters)
@@ -271,7 +272,7 @@ PROGRAMS = {
 
 
 def optimizer_of(name):
-    """Where some parameters are DTensors and others are not, lists of both are refused."""
+    """Avoids foreach kernels where they would get lists that mix DTensors and plain tensors, which they refuse."""
     if name == "zero 1":
         return functools.partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
     if name == "zero 1 in buffers":
@@ -289,25 +290,25 @@ def _in_context_parallel(ids):
 
 
 def context_of(name):
-    """What forward, loss and backward run in: a function of the inputs."""
+    """Returns the context in which forward, loss and backward run, as a function of the inputs."""
     return _in_context_parallel if name.startswith("context parallel") else lambda ids: contextlib.nullcontext()
 
 
-WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
+WAIT = "_c10d_functional::wait_tensor"  # a collective that has completed is not waited for again
 
 
 def payload(tensors):
-    """Bytes of a tensor, or of all in a list of lists."""
+    """Bytes of a tensor, or of all tensors in a nested list."""
     return sum(map(payload, tensors)) if isinstance(tensors, (list, tuple)) else tensors.nbytes
 
 
 class Watch(TorchDispatchMode):
-    """The most bytes alive at the end of an operator that does not communicate, and which collectives ran."""
+    """Records the peak of live bytes at the end of non-communicating operators, and the collectives that ran."""
 
     def __init__(self, live):
         super().__init__()
         self.live, self.most, self.at, self.collectives = live, 0, "", []
-        self.gloo_works = False  # it cuts and copies what it has received
+        self.gloo_works = False  # gloo's thread still splits and copies received data
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
         if any(issubclass(kind, DTensor) for kind in kinds):
@@ -328,7 +329,7 @@ class Watch(TorchDispatchMode):
         return {"peak": self.most - before, "at": self.at, "collectives": self.collectives}
 
     def _wait_for_gloo(self):
-        """Until its thread has given back what it held: nothing has changed for 20 ms."""
+        """Waits until gloo's thread has freed its buffers: until live bytes are stable for 20 ms."""
         before, same = self.live(), 0
         while same < 4:
             time.sleep(0.005)
@@ -337,7 +338,7 @@ class Watch(TorchDispatchMode):
 
 
 def second_step(name, size, live):
-    """What the second step of a program does, as JSON."""
+    """Returns memory and collectives of the second step of a program, as JSON."""
     before = live()
     model = PROGRAMS[name](size, "cpu")
     optimizer = optimizer_of(name)(model.parameters())
@@ -353,7 +354,8 @@ def second_step(name, size, live):
 
 
 def watched(step, optimizer, live, before):
-    """The second of two steps: the most bytes alive beyond those before, and what it sends; "first" has the first's."""
+    """Measures the second of two steps: peak bytes above the initial ones, and collectives; "first" has the first
+    step's."""
     with Watch(live) as first:
         step()
     optimizer.zero_grad()
@@ -376,7 +378,7 @@ def run(rank, size, store, library, names, second_step):
 
 
 def counting_library(folder):
-    """counting_allocator.cpp, compiled."""
+    """Compiles counting_allocator.cpp."""
     library, torch_folder = folder / "libcounting.so", torch.__path__[0]
     source = pathlib.Path(__file__).with_name("counting_allocator.cpp")
     subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", source, "-o", library, "-isystem",
@@ -385,7 +387,7 @@ def counting_library(folder):
 
 
 def count_with(library):
-    """From now on counts what this thread asks the CPU's allocator for; gives a function of the bytes alive."""
+    """Starts counting CPU allocations of this thread; returns a function that gives the live bytes."""
     counting = ctypes.CDLL(library)
     counting.live_bytes.restype = ctypes.c_int64
     counting.install()
@@ -393,7 +395,7 @@ def count_with(library):
 
 
 class RealRanks(dict[str, list]):
-    """By name of a program, what each of its real ranks did: `names` of programs, by the number of ranks."""
+    """Results of real ranks by program name; `names` lists programs by number of ranks."""
 
     def __init__(self, folder, program, names):
         super().__init__()
@@ -411,8 +413,8 @@ class RealRanks(dict[str, list]):
                 self[name].append(what)
 
     def agree(self, name, check):
-        """Calls check(its ranks). On a busy machine gloo's threads may free late, and a rank holds more for a while. So
-        the program runs again, at most twice, before the check fails."""
+        """Calls check(ranks of the program). On a busy machine gloo's threads may free late, which raises the peak,
+        so the program is rerun up to twice before the check fails."""
         for runs_left in (2, 1, 0):
             try:
                 return check(self[name])
@@ -423,7 +425,7 @@ class RealRanks(dict[str, list]):
 
 
 def collectives_of(graph):
-    """What a graph sends and receives, as Watch sees it."""
+    """Returns the collectives of a graph in the form that Watch records."""
     calls = ((node.target.split(".")[0], node) for node in graph)
     return [[name, payload(node.args[0])] for name, node in calls
             if name.startswith(("c10d::", "_c10d_functional::")) and name != WAIT]  # fmt: skip

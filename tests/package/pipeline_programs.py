@@ -1,6 +1,6 @@
-"""Programs of torch.distributed.pipelining as people write them, and one real rank of them.
+"""Programs that use torch.distributed.pipelining as users write them, and a script that runs one real rank of them.
 
-The command line is that of parallel_programs.py. test_pipelines.py predicts what the second step holds and sends.
+The command line is that of parallel_programs.py. test_pipelines.py predicts memory and transfers of the second step.
 """
 
 import functools
@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 MICRO_BATCHES = 8
-ALL = 2 * BATCH  # sequences of a step
+ALL = 2 * BATCH  # sequences per step
 
 
 class Part(nn.Module):
-    """A stretch of a decoder: the first has the embedding, the last the head."""
+    """A stage of a decoder: the first has the embedding, the last the head."""
 
     def __init__(self, index, parts):
         super().__init__()
@@ -37,7 +37,7 @@ class Part(nn.Module):
 
 
 class Masked(nn.Module):
-    """Gives a tensor and a mask, which no gradient flows back to."""
+    """Returns a tensor and a mask; no gradient flows back to the mask."""
 
     def __init__(self, index):
         super().__init__()
@@ -56,10 +56,10 @@ def loss_of(logits, labels):
 
 
 def make(name, device, style="loop", parts=1, share=None, given=False):
-    """The schedule of this rank, of a class of torch's or from a CSV file of it.
+    """Returns this rank's schedule, from a schedule class of torch or a CSV file.
 
-    style, parts: how stages lie on ranks, and how many a rank has. share: how two ranks share a stage. given: each
-    stage says its shapes itself.
+    style, parts: how stages are assigned to ranks, and the number of stages per rank. share: how two ranks share a
+    stage. given: each stage is given its shapes explicitly.
     """
     size = dist.get_world_size() // (1 if share is None else 2)
     mesh = init_device_mesh(device, (size, dist.get_world_size() // size), mesh_dim_names=("pp", "inner"))
@@ -106,7 +106,7 @@ def _stage(number, count, device, group, share=None, given=False):
 
 
 def split(device):
-    """A whole model, cut by torch.export."""
+    """Splits a whole model with torch.export."""
     ids = torch.zeros(ALL // MICRO_BATCHES, LENGTH, dtype=torch.int64, device=device)
     cuts = dict.fromkeys(("blocks.1", "blocks.2", "norm"), SplitPoint.BEGINNING)
     whole = pipeline(Decoder().to(device), mb_args=(ids,), split_spec=cuts)
@@ -137,14 +137,14 @@ _PROGRAMS = {
 }
 PROGRAMS = {name: functools.partial(make, schedule, **how) for name, (schedule, how) in _PROGRAMS.items()}
 PROGRAMS["split by export"] = split
-# Until 2.12 torch's stages refuse an input that no gradient flows back to.
+# Up to torch 2.12, stages refuse inputs that receive no gradient.
 MASKS_ARE_SENT = torch.torch_version.TorchVersion(torch.__version__) >= "2.13"
 if MASKS_ARE_SENT:
     PROGRAMS["two tensors"] = two_tensors
 
 
 def optimizer_of(name):
-    """Where some parameters are DTensors and others are not, lists of both are refused."""
+    """Avoids foreach kernels where they would get lists that mix DTensors and plain tensors, which they refuse."""
     return functools.partial(torch.optim.AdamW, foreach=not name.endswith("tp"))
 
 
@@ -154,10 +154,10 @@ def modules_of(schedule):
 
 
 def second_step(name, size, live):
-    """What the second step of a program does, as JSON."""
+    """Returns memory and collectives of the second step of a program, as JSON."""
     before = live()
     schedule = PROGRAMS[name]("cpu")
-    gc.collect()  # what torch.export leaves
+    gc.collect()  # torch.export leaves reference cycles
     modules = modules_of(schedule)
     optimizer = optimizer_of(name)([parameter for module in modules.values() for parameter in module.parameters()])
     last = max(modules) == schedule._num_stages - 1

@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine: a script runs once for each, and what it prints last is JSON."""
+"""Runs a script once per rank as local processes and parses the last line that each prints as JSON."""
 
 import json
 import os
@@ -10,7 +10,8 @@ TIMEOUT = 600
 
 
 def run_ranks(script, size, *arguments):
-    """What each rank of `python script RANK SIZE ARGUMENTS...` printed last. All are gone when this returns."""
+    """Returns the JSON that each rank of `python script RANK SIZE ARGUMENTS...` printed last. All processes have
+    ended."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [subprocess.Popen([sys.executable, str(script), str(rank), str(size), *map(str, arguments)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -20,7 +21,7 @@ def run_ranks(script, size, *arguments):
     finally:
         for rank in ranks:
             rank.kill()
-    # torch writes the rank before each line, and once more for each group that was made.
+    # torch prefixes each line with the rank, once per process group that was created.
     prefix = re.compile(r"(.rank[0-9]+.: )+")
     failed = [f"rank {number} of {size}: {output}{prefix.sub('', errors)[-3000:]}"
               for number, (output, errors) in enumerate(outputs) if ranks[number].returncode != 0]  # fmt: skip

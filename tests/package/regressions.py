@@ -1,4 +1,4 @@
-"""A small language model, and thirty ways in which a change of it costs memory or time."""
+"""A small language model, and thirty changes to it that increase memory or time."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ BATCH, LENGTH, WIDTH, HEADS, WORDS = 8, 64, 64, 4, 512
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """The model as it was; a regression changes one thing."""
+    """Options of the original model; a regression changes one of them."""
 
     blocks: int = 4
     hidden: int = 256
@@ -26,7 +26,7 @@ class Choices:
     optimizer: str = "sgd"
     tied: bool = True
     activation: str = "leaky"
-    extra: str = ""  # one of the lines below that ask for it
+    extra: str = ""  # name of an optional extra line below
     training: tuple[tuple[str, object], ...] = ()
 
 
@@ -37,7 +37,7 @@ class Block(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(WIDTH)
         self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
         self.out = torch.nn.Linear(WIDTH, WIDTH)
-        self.up = torch.nn.Linear(WIDTH, choices.hidden, bias=False)  # with a bias it would be a view
+        self.up = torch.nn.Linear(WIDTH, choices.hidden, bias=False)  # with a bias, the result would be a view
         self.down = torch.nn.Linear(choices.hidden, WIDTH)
 
     def forward(self, x):
@@ -125,7 +125,7 @@ class Net(torch.nn.Module):
         return F.cross_entropy(scaled.flatten(0, -2), words.flatten())
 
 
-# What changes, and an operator and a module that the table must name.
+# The change, and the operator and the module that the report must name.
 REGRESSIONS = {
     "wider layer": (dict(hidden=320), "aten::", "blocks.*"),
     "one more block": (dict(blocks=5), "aten::", "blocks.4"),
@@ -164,7 +164,7 @@ REGRESSIONS = {
 
 
 def captured(choices=Choices()):
-    """The second training step of the model, as a graph."""
+    """Captures the second training step of the model."""
     return sg.capture_training_step(lambda: Net(choices), f"i64[{BATCH},{LENGTH}]", loss=lambda loss: loss,
                                     optimizer=choices.optimizer, device="cuda", dtype=choices.dtype,
                                     steady_state=True, **dict(choices.training))  # fmt: skip

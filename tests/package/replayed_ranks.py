@@ -1,9 +1,9 @@
-"""One rank of test_replayed_ranks.py: a captured step, replayed over gloo, beside the same step of the program.
+"""One rank of test_replayed_ranks.py: replays a captured step over gloo and compares it with the program's own step.
 
     python replayed_ranks.py RANK SIZE STORE NAME...
 
-Both begin with the same parameters and inputs. The line of JSON has, by name, how far gradients, parameters after the
-step, and losses are apart.
+Both start from the same parameters and inputs. The line of JSON has, by name, the differences of gradients, of
+parameters after the step, and of losses.
 """
 
 import json
@@ -26,7 +26,7 @@ def is_pipeline(name):
 
 
 def captured(name, size, rank):
-    """The first step: with it, a pipeline's stages ask each other for their shapes, which a graph does not have."""
+    """Captures the first step. Pipeline stages exchange their shapes during it, which the graph does not contain."""
     with sg.fake_process_group(size, rank):
         if is_pipeline(name):
             ids = f"i64[{pipeline_programs.ALL},{parallel_programs.LENGTH}]"
@@ -40,7 +40,7 @@ def captured(name, size, rank):
 
 
 class Real:
-    """A program, made, with its inputs: the same of a pipeline on all ranks, else each rank's own."""
+    """The real program with its inputs: a pipeline has the same inputs on all ranks, other programs one per rank."""
 
     def __init__(self, name, size, rank):
         torch.manual_seed(0)
@@ -54,9 +54,9 @@ class Real:
         else:
             self.modules = {"": parallel_programs.PROGRAMS[name](size, "cpu")}
             make, batch = parallel_programs.optimizer_of(name), parallel_programs.BATCH
-            # With tensor or context parallel, all ranks see the same batch.
+            # With tensor or context parallel, all ranks use the same batch.
             torch.manual_seed(1 if "tp" in name or "context" in name else rank + 1)
-        words = parallel_programs.WIDTH, (batch, parallel_programs.LENGTH)  # some programs give so many scores
+        words = parallel_programs.WIDTH, (batch, parallel_programs.LENGTH)  # some programs return one score per word
         self.inputs = {"input0": torch.randint(*words), "target": torch.randint(*words)}
         self.parameters = {prefix + name: parameter for prefix, module in self.modules.items()
                            for name, parameter in module.named_parameters()}  # fmt: skip
@@ -65,7 +65,7 @@ class Real:
         self.optimizer = make(list(self.parameters.values()))
 
     def step(self):
-        """The losses."""
+        """Runs the step and returns the losses."""
         if self.is_pipeline:
             losses: list[torch.Tensor] = []
             is_last = f"stage{self.last}." in self.modules
@@ -80,7 +80,7 @@ class Real:
 
 
 def exchanged(rank, size):
-    """Two ranks that both post a receive before they send: what one gets, beside what it should."""
+    """Two ranks both post a receive before they send: returns the received and the expected value."""
 
     def program(x):
         got = torch.empty_like(x)
@@ -102,7 +102,8 @@ def local(tensor):
 
 
 def copies_for(graph, real):
-    """A tensor for each placeholder: copies of the program's, which share memory where those do; else zeros."""
+    """Returns a tensor per placeholder: copies of the program's tensors, with the same aliases; zeros for the
+    others."""
     named = {name: local(tensor).detach() for name, tensor in (real.parameters | real.buffers).items()}
     memory, zeros = {}, {}
 
@@ -120,7 +121,7 @@ def copies_for(graph, real):
             given[name] = copied(named[name])
         elif name in real.inputs:
             given[name] = real.inputs[name].clone()
-        else:  # a bucket, what is received
+        else:  # a gradient bucket or a receive buffer
             whole = zeros.setdefault(value.storage, torch.zeros(1 << 20, dtype=value.dtype))
             given[name] = whole.as_strided(value.shape, value.stride, value.offset)
     return given
@@ -144,7 +145,7 @@ def compared(name, size, rank):
         "gradients": apart([replay.gradients[key] for key in gradients], gradients.values()),
         "parameters": apart([given[key] for key in real.parameters], map(local, real.parameters.values())),
         "losses": apart([output for output in replay.outputs if output is not None][: len(losses)], losses),
-        # What is compared is something, and moved.
+        # The compared values are nonzero and have changed.
         "largest gradient": max(float(each.abs().max()) for each in gradients.values() if each.numel()),
         "moved": apart([given[key] for key in before], before.values()),
         "communications": sum("c10d" in node.target for node in graph),

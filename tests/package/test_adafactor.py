@@ -1,4 +1,4 @@
-"""torch.optim.Adafactor, which reads norms on the host: recorded with what they are, a step is eager's bit for bit."""
+"""torch.optim.Adafactor reads norms on the host: a captured step with these values is bitwise equal to eager's."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ INPUTS = "f32[4,16]"
 
 
 class Net(torch.nn.Module):
-    """A matrix, whose second moments are a row and a column, and vectors, whose are as they are."""
+    """A matrix, with factored second moments (a row and a column), and vectors, with unfactored ones."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ def test_a_step_with_the_norms_that_eager_read_is_eagers(monkeypatch):
 
     def noted(tensor):
         value = read(tensor)
-        if tensor.grad_fn is None and not float(value).is_integer():  # the count of steps is no norm
+        if tensor.grad_fn is None and not float(value).is_integer():  # skips step counts, which are integers
             norms.append(value)
         return value
 
@@ -53,7 +53,7 @@ def test_a_step_with_the_norms_that_eager_read_is_eagers(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "item", noted)
         optimizer.step()
-    assert len(norms) == 6  # of each parameter, and of each update
+    assert len(norms) == 6  # one for each parameter, and one for each update
     answers = {f"item{i}": value for i, value in enumerate(norms)}
     step = captured(model, options={"host_reads": answers}).compile(model)
     assert torch.equal(step.run(x).outputs[0], loss.detach())
@@ -69,10 +69,10 @@ def test_state_is_rows_and_columns(device):
     optimizer.step()
     held = [tensor for state in optimizer.state.values() for tensor in state.values()]
     assert {(), (24, 1), (1, 16), (24,)} <= {tuple(tensor.shape) for tensor in held}
-    on_device = [tensor for tensor in held if device == "cpu" or tensor.numel() > 1]  # the counts stay on the CPU
+    on_device = [tensor for tensor in held if device == "cpu" or tensor.numel() > 1]  # step counts stay on the CPU
     report = sg.profile(Net, INPUTS, loss=loss_of, optimizer=torch.optim.Adafactor, device=device,
                         options={"host_reads": "finite"}, steady_state=True)  # fmt: skip
-    # A steady step finds the state beside x.
+    # A steady-state step has optimizer state before it starts, besides x.
     kinds = report.dict()["peak"]["by_kind"]
     assert kinds["input"] == 4 * 16 * 4 and kinds["optimizer_state"] == sum(tensor.numel() * 4 for tensor in on_device)
     found = [tuple(node.outputs[0].shape) for node in report.graph.find("sg::input")][1:]

@@ -1,4 +1,4 @@
-"""Programs that know tensors by data_ptr() see different tensors, and views where they are."""
+"""data_ptr() is distinct for distinct storages and consistent between views, as programs rely on."""
 
 import itertools
 import subprocess
@@ -12,7 +12,7 @@ import shadowgraph as sg
 
 
 class SimEnv(saved_tensors_hooks):
-    """What ColossalAI's analyzer counts saved tensors with."""
+    """The hooks with which ColossalAI's analyzer counts saved tensors."""
 
     def __init__(self, module):
         super().__init__(self.pack, lambda tensor: tensor)
@@ -52,7 +52,7 @@ def test_addresses_are_those_of_storages():
         assert a[1].data_ptr() == a.data_ptr() + 16 == a.t()[:, 1].data_ptr()
         assert a.detach().data_ptr() == a.data_ptr() == a.untyped_storage().data_ptr() == a._typed_storage()._data_ptr()
         assert torch.empty(0).data_ptr() == 0
-        kept = torch.tensor([1.0, 2.0])  # known contents, and then not
+        kept = torch.tensor([1.0, 2.0])  # contents are known, then unknown
         before = kept.data_ptr()
         kept.uniform_()
         assert kept.data_ptr() == before
@@ -60,7 +60,7 @@ def test_addresses_are_those_of_storages():
         begins = sorted(each.data_ptr() for each in many)
         assert all(b - a >= 1 << 40 for a, b in itertools.pairwise(begins))
         assert torch.tensor(begins).dtype == torch.int64
-    assert a.data_ptr() == a.untyped_storage().data_ptr() != 0  # afterwards, too
+    assert a.data_ptr() == a.untyped_storage().data_ptr() != 0  # also after the mode has ended
     assert torch.empty(3, device="meta").data_ptr() == 0
     real = torch.ones(2)
     assert real.data_ptr() == real.untyped_storage().data_ptr() != 0

@@ -1,5 +1,5 @@
-"""What the tests of torchdistx, ColossalAI's analyzer, FlopCounterMode and make_fx claim: behaviors_of_others.md has
-the table."""
+"""Behaviors that the tests of torchdistx, ColossalAI's analyzer, FlopCounterMode and make_fx check;
+behaviors_of_others.md has the table."""
 
 import pathlib
 import re
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 torchvision = pytest.importorskip("torchvision")
 
@@ -25,7 +25,7 @@ TABLE = pathlib.Path(__file__).parent / "behaviors_of_others.md"
 
 
 class Program(nn.Module):
-    """A function as a module, which may run backward by itself."""
+    """Wraps a function as a module; the function may run backward itself."""
 
     def __init__(self, function):
         super().__init__()
@@ -37,7 +37,7 @@ class Program(nn.Module):
 
 
 def module_in(figures, path):
-    """The module's entry in the tree of a report."""
+    """Returns the module's entry in the tree of a report."""
     open_ones = [figures["modules"]]
     for module in open_ones:
         if module["path"] == path:
@@ -101,7 +101,7 @@ def test_torchdistx_a_fake_goes_to_meta():
     meta = fake.to("meta")
     assert meta.device.type == "meta" and fake.device.type == "cuda"
     assert (meta.dtype, meta.shape, meta.stride()) == (fake.dtype, fake.shape, fake.stride())
-    assert torch.ones(3).to("meta").device.type == "meta"  # a real one goes there, too
+    assert torch.ones(3).to("meta").device.type == "meta"  # so does a real tensor
 
 
 # ---- ColossalAI: tests/test_analyzer
@@ -205,7 +205,7 @@ def test_analyzer_nested_checkpoints_are_nested_regions():
     assert torch.equal(graph.compile(model)(x)[0], model(x).detach())
 
 
-# Small and different: the families of the analyzer's zoo.
+# Small models, one of each family in the analyzer's zoo.
 ZOO = ["alexnet", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "mnasnet0_5", "resnet18", "regnet_x_400mf",
        "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_0", "vgg11", "vit_b_16", "wide_resnet50_2",
        "convnext_tiny"]  # fmt: skip
@@ -276,7 +276,8 @@ def test_analyzer_functions_without_products_have_work_too(function, arguments):
             return function(x * self.scale, *others)
 
     figures = sg.profile(Scaled(), arguments, device="cpu", loss=lambda out: out.sum()).dict()
-    assert figures["flops"] == {"forward": 0, "backward": 0, "optimizer": 0}  # FlopCounterMode counts products alone
+    # FlopCounterMode counts matrix products and convolutions only
+    assert figures["flops"] == {"forward": 0, "backward": 0, "optimizer": 0}
     assert figures["elementwise_flops"]["forward"] > 0 and figures["elementwise_flops"]["backward"] > 0
 
 
@@ -345,7 +346,7 @@ def into_out():
     torch.mm(x, x, out=torch.zeros(10, 10))
 
 
-# The program, and what 2 FLOPs a multiply-add come to.
+# The program, and its FLOPs at 2 per multiply-add.
 COUNTED = [
     (variety, 3012),  # 2 * (4*5*6 + 4*5*6 + 5*6*7 + 6*7*8 + 8*9*10)
     (lambda: torch.mm(T(4, 5), T(5, 6)), 2 * 4 * 5 * 6),
@@ -394,7 +395,7 @@ def test_flop_counter_convolutions_and_their_backward():
 
 def test_flop_counter_a_whole_model_and_its_modules():
     class Trained(nn.Module):
-        """The input has a gradient, as upstream's."""
+        """The input requires grad, as in the upstream test."""
 
         def __init__(self):
             super().__init__()
@@ -436,7 +437,7 @@ def test_flop_counter_attention_by_any_kernel():
     assert {attend(128, 256, 8, 8, kind, False) for kind in (math, efficient)} == {268435456}
     assert attend(128, 256, 8, 8, math, True) == 805306368
     assert attend(128, 256, 8, 8, efficient, True) == 939524096
-    # Keys that heads share are computed with as often as the heads are.
+    # Grouped-query attention costs as many FLOPs as attention with as many key heads as query heads.
     assert attend(128, 128, 32, 8, flash, False) == attend(128, 128, 32, 32, flash, False)
 
 
@@ -450,7 +451,7 @@ def test_flop_counter_packed_sequences_by_flash():
     def alone(x):
         return aten._flash_attention_forward(x, x, x, None, None, x.shape[1], x.shape[1], 0.0, False, False)[0]
 
-    # Each sequence counts as the longest that there may be: of their lengths nothing is known.
+    # Sequence lengths are unknown, so each sequence counts as the longest.
     assert flops_of(packed, *x, device="cuda") == 4 * len(lengths) * 4 * 40 * 40 * 16
     with FlopCounterMode(display=False) as counter:
         alone(torch.empty(2, 128, 8, 64, dtype=torch.bfloat16, device="meta"))
@@ -499,7 +500,7 @@ def test_flop_counter_inference_mode_counts_alike():
     assert flops_of(inference, x) == flops_of(net, x) == 3628146688
 
 
-# ---- PyTorch: test/test_proxy_tensor.py, what it states of programs and of what a trace of them gives
+# ---- PyTorch: test/test_proxy_tensor.py, its checks of programs and of their traces
 
 
 def grad_of(x):
@@ -604,7 +605,7 @@ TRACED = [
 def test_proxy_a_capture_computes_what_the_program_does(program, inputs):
     graph = sg.capture(program, *inputs)
     others = [torch.randn_like(x) if x.is_floating_point() else x + 1 for x in inputs]
-    # Views of other storages have the offsets that they were captured with.
+    # Views of other storages keep the captured offsets.
     others = [x.as_strided(x.shape, x.stride()) if x.storage_offset() == given.storage_offset() else given
               for x, given in zip(others, inputs)]  # fmt: skip
     torch.manual_seed(0)
@@ -647,7 +648,7 @@ def test_proxy_what_data_decides_is_a_typed_error():
                  lambda x: torch.tensor([2.0]).normal_().item() == 2.1):  # fmt: skip
         with pytest.raises(sg.DataDependentError):
             sg.capture(lambda x, read=read: x if read(x) else -x, "f32[3]")
-    # Known contents are known at any size, where make_fx gives up on 1000.
+    # Known contents work at any size; make_fx gives up on 1000 elements.
     graph = sg.capture(lambda: torch.full((2,), torch.tensor([2]).repeat(1000).sum().item()))
     assert torch.equal(graph.compile()()[0], torch.tensor([2000, 2000]))
 

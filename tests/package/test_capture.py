@@ -1,4 +1,4 @@
-"""Captures of Python programs: what is in the graph, and that the program and torch are left as they were."""
+"""Captures of Python programs: graph contents, and that the program and torch are left unchanged."""
 
 import threading
 
@@ -97,7 +97,7 @@ def test_hooks_at_gradients_run(factory):
     assert graph.text().count("other=3.5") == 1
     plain = sg.capture_training_step(lambda: torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)]),
                                      "f32[4,256]", device="cuda")  # fmt: skip
-    # One layer's gradient at a time, not all of them.
+    # The hook consumes each gradient inside backward; the plain step holds all 16 until its end.
     gradients = [len(list(one.find("sg::gradient"))) for one in (graph, plain)]
     assert gradients == [0, 16]
 

@@ -1,4 +1,5 @@
-"""`shadowgraph check`: thirty regressions found and named, no false alarm, the same bytes everywhere."""
+"""`shadowgraph check`: finds and names thirty regressions, raises no false alarm, and reports the same bytes
+everywhere."""
 
 import dataclasses
 import json

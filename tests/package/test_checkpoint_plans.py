@@ -1,4 +1,4 @@
-"""Plans of activation checkpoints on forward graphs, carried out in emitted Python and in torch.fx, against eager."""
+"""Activation checkpoints planned on forward graphs and executed in emitted Python and in torch.fx, against eager."""
 
 import importlib.util
 import re
@@ -57,7 +57,7 @@ class WithStatistics(nn.Module):
 
 
 class LiveBytes(TorchDispatchMode):
-    """The most bytes of storages that operators made and that were alive at once."""
+    """Tracks the peak of live bytes in storages that operators allocated."""
 
     def __init__(self, given):
         super().__init__()
@@ -83,7 +83,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def saved_bytes(run, known):
-    """Bytes that autograd keeps after `run`, of storages other than those known."""
+    """Returns the bytes that autograd keeps after `run`, except in known storages."""
     kept = {}
 
     def pack(tensor):
@@ -98,7 +98,7 @@ def saved_bytes(run, known):
 
 
 def step(net, call, x):
-    """Loss, gradients, buffers afterwards, and bytes: kept after forward, and at the peak."""
+    """Returns loss, gradients, buffers afterwards, and bytes: saved after forward, and at the peak."""
     net.zero_grad(set_to_none=True)
     given = [*net.parameters(), *net.buffers(), x]
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
@@ -204,7 +204,7 @@ def test_a_plan_by_the_solver_keeps_its_budget(tmp_path, share):
 
 @pytest.mark.parametrize("way", ["python", "fx"])
 def test_running_statistics(tmp_path, way):
-    """Emitted code updates them once, and torch.fx twice, as Python's checkpoint does."""
+    """Emitted code updates running statistics once; torch.fx updates them twice, like torch.utils.checkpoint."""
     torch.manual_seed(1)
     net, reference = WithStatistics(), WithStatistics()
     reference.load_state_dict(net.state_dict())
@@ -225,7 +225,7 @@ def test_running_statistics(tmp_path, way):
 
 
 class GradientsOff(nn.Module):
-    """Turns gradients off before its layers, and within them."""
+    """Disables gradients before its layers, and within them."""
 
     def __init__(self):
         super().__init__()
@@ -342,7 +342,7 @@ def test_a_step_that_has_its_backward_says_where_its_checkpoints_are(net):
     module = graph.to_fx()
     marked = {node.target for node in module.graph.nodes if "activation_checkpoint" in node.meta}
     assert torch.ops.aten.tanh.default in marked
-    assert "torch.utils.checkpoint" not in module.code  # the backward is there, and runs again what it needs
+    assert "torch.utils.checkpoint" not in module.code  # the backward graph recomputes tensors itself
 
 
 def test_plans_that_come_to_nothing_say_so(net):
@@ -359,7 +359,7 @@ def test_plans_that_come_to_nothing_say_so(net):
         inference.run_passes("checkpoint{modules=layers.*}")
     with pytest.raises(RuntimeError, match="no output of this forward graph requires a gradient"):
         inference.run_passes("checkpoint{policy=optimal;bytes=1000}")
-    assert "segments" in inference.run_passes("checkpoint{policy=optimal;bytes=1GB}")  # it fits
+    assert "segments" in inference.run_passes("checkpoint{policy=optimal;bytes=1GB}")  # the budget is large enough
     with pytest.raises(RuntimeError, match="the budget is 1000 bytes"):
         graph.run_passes("checkpoint{policy=optimal;bytes=1000}")
     graph.run_passes("checkpoint{modules=layers.*}")

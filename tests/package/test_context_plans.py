@@ -1,4 +1,4 @@
-"""Plans with sequences over several ranks, beside PyTorch's own context parallel."""
+"""Plans with context parallel, compared with PyTorch's own context parallel."""
 
 import contextlib
 import functools
@@ -58,7 +58,7 @@ def test_a_rank_is_what_pytorch_s_own_context_parallel_takes(ranks, tmp_path):
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-    def context(ids):  # the tokens are cut already
+    def context(ids):  # the tokens are sharded already
         set_rotate_method("allgather")
         stack = contextlib.ExitStack()
         order = torch.empty(TOKENS, device="cuda")
@@ -74,7 +74,7 @@ def test_a_rank_is_what_pytorch_s_own_context_parallel_takes(ranks, tmp_path):
     found = planned(context=[ranks], zero=[0], batch=8 // ranks, captured_state=True, optimizer=torch.optim.SGD)
     best, run = found.dict()["simulated"][0], found.run.dict()
     assert (best["plan"]["context"], best["plan"]["microbatches"]) == (ranks, 1)
-    # PyTorch's ring puts results together once a rank, and so more often.
+    # PyTorch's ring attention merges results once per rank, and so more often than the plan.
     peak = run["ranks"][0]["peak_bytes"] / real["peak_with_scratch"]["bytes"]
     assert peak == pytest.approx(1, abs=0.05)
     seconds = best["seconds"] - run["stages"][0]["reduce_gradients_seconds"]
@@ -84,7 +84,7 @@ def test_a_rank_is_what_pytorch_s_own_context_parallel_takes(ranks, tmp_path):
 def test_plans_of_long_sequences():
     found = planned(tensor=[1, 2], sequence=16384, batch=4)
     best = found.dict()["simulated"][0]["plan"]
-    assert best["context"] == 2  # eight devices, and four sequences: half of them had nothing to do
+    assert best["context"] == 2  # with four sequences on eight devices, half of the devices would be idle otherwise
     assert f"cp {best['context']}, pp 1" in str(found)
     assert {row["option"] for row in found.dict()["neighbors"]} >= {"context", "tensor"}
     assert {"axis": "context", "ranks": 2, "apart": best["tensor"], "level": "nvlink"} in found.dict()["placed"]
@@ -108,7 +108,7 @@ def test_short_sequences_stay_whole_unless_asked():
 
 
 class Written(Decoder):
-    """Attention as three calls."""
+    """Attention written as three operator calls."""
 
     def forward(self, ids):
         x = self.words(ids)

@@ -1,4 +1,4 @@
-"""copy.deepcopy of fake tensors: an average of a model that a loop keeps, against the same loop on the CPU."""
+"""copy.deepcopy of fake tensors: a loop that keeps an exponential moving average of its model, against the CPU."""
 
 import copy
 
@@ -39,7 +39,7 @@ def test_a_loop_with_an_average(tmp_path):
         graph.save(str(tmp_path / "loop.sg"))
         assert sg.Graph.load(str(tmp_path / "loop.sg")).difference(graph) is None
         assert bytes_of(average.state_dict().values()) == bytes_of(net().state_dict().values())
-    replayed = graph.compile(net())  # on the CPU, from the same numbers
+    replayed = graph.compile(net())  # on the CPU, with the same parameters
     torch.manual_seed(0)
     expected = list(averaged_steps("cpu")[1].state_dict().values())
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Costs of operators of one's own, registered from Python."""
+"""Cost functions of custom operators, registered from Python."""
 
 import threading
 
@@ -45,13 +45,13 @@ def test_flops_bytes_and_scratch_are_counted():
     (row,) = figures["custom_operators"]
     assert row["calls"] == 1 and row["bytes"] == 8 * 16 * 4 + 128 and row["scratch_bytes"] == 1 << 20
 
-    # Registering again replaces; what cannot tell says None.
+    # Registering again replaces the functions; None means that the cost is unknown.
     sg.register_cost("sgtest::gated", flops=lambda call: None, bytes=lambda call: 7, scratch=lambda call: 0)
     figures = profile()
     assert figures["flops"]["forward"] == before["flops"]["forward"]
     assert figures["custom_operators"][0]["calls_without_cost"] == 1
 
-    # From several threads at once.
+    # Cost functions are called from several threads at once.
     threads = [threading.Thread(target=profile) for _ in range(4)]
     for thread in threads:
         thread.start()

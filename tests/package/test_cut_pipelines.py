@@ -1,4 +1,4 @@
-"""Schedules beside those of torch.distributed.pipelining, and a step cut into the stages of one."""
+"""Pipeline schedules compared with those of torch.distributed.pipelining, and a step split into pipeline stages."""
 
 import json
 
@@ -13,7 +13,7 @@ RANKS = (2, 3, 4, 8)
 
 
 class Stage:
-    """What torch's schedules ask of a stage before they run."""
+    """The attributes of a stage that torch's schedules use before they run."""
 
     def __init__(self, index, ranks, stages, rank=0):
         self.stage_index, self.num_stages = index, stages
@@ -36,7 +36,7 @@ CLASSES = {
 
 
 def torch_schedule(name, ranks, stages_per_rank, microbatches):
-    """Actions by rank as torch writes them."""
+    """Returns the actions of each rank in torch's format."""
     kind, stages = CLASSES[name], ranks * stages_per_rank
     if name in ("gpipe", "1f1b"):
         return kind(Stage(0, ranks, stages), microbatches, loss_fn=torch.mean)._get_pipeline_order()
@@ -45,14 +45,14 @@ def torch_schedule(name, ranks, stages_per_rank, microbatches):
 
 
 def with_transfers(order, name, ranks, stages):
-    """torch's sends and receives between these actions."""
+    """Inserts torch's sends and receives between these actions."""
     rank_of = (lambda s: min(s, stages - 1 - s)) if name in ("zbv", "dualpipe_v") else (lambda s: s % ranks)
     computing = {rank: [a for a in row if a is not None and a.is_compute_op] for rank, row in order.items()}
     return theirs._add_send_recv(computing, rank_of, stages)
 
 
 def texts(row):
-    left_out = ("REDUCE_GRAD", "UNSHARD", "RESHARD", "WAIT_REDUCE_GRAD")  # the last since 2.15
+    left_out = ("REDUCE_GRAD", "UNSHARD", "RESHARD", "WAIT_REDUCE_GRAD")  # the last was added in 2.15
     return [str(action) for action in row if action is not None and action.computation_type.name not in left_out]
 
 
@@ -69,7 +69,7 @@ def test_orders_are_those_of_torch(name):
             if name == "dualpipe_v" and microbatches < 2 * ranks:
                 continue
             order = torch_schedule(name, ranks, stages_per_rank, microbatches)
-            if name == "1f1b":  # its table has the last rank begin with micro-batch 1; what it runs does not
+            if name == "1f1b":  # its table starts the last rank at micro-batch 1, but execution does not
                 last = order[ranks - 1]
                 for i, action in enumerate(last):
                     if action and action.computation_type is theirs.F:
@@ -78,7 +78,7 @@ def test_orders_are_those_of_torch(name):
             assert our_rows(ours) == {rank: texts(row) for rank, row in order.items()}
             theirs_with = with_transfers(order, name, ranks, ranks * stages_per_rank)
             assert our_rows(ours.with_transfers()) == {rank: texts(row) for rank, row in theirs_with.items()}
-            if hasattr(theirs, "_add_wait_send"):  # since 2.15
+            if hasattr(theirs, "_add_wait_send"):  # added in 2.15
                 waited = theirs._add_wait_send(theirs_with)
                 waits = our_rows(ours.with_transfers().with_send_waits())
                 assert waits == {rank: texts(row) for rank, row in waited.items()}
@@ -98,7 +98,7 @@ def test_torch_reads_our_csv(name, tmp_path):
         path = tmp_path / f"{kind}.csv"
         path.write_text(written.csv())
         runtime._load_csv(str(path), format=kind)
-        # Reading actions alone, torch puts in what gathers parameters, too, and then its own transfers.
+        # Given compute actions only, torch inserts parameter all-gathers and then its own transfers.
         rows = runtime.pipeline_order if kind == "compute_only" else runtime.pipeline_order_with_comms
         assert {rank: texts(row) for rank, row in rows.items()} == our_rows(written)
     assert sg.PipelineSchedule.read(str(path)).csv() == written.csv()
@@ -131,7 +131,7 @@ def test_a_step_as_a_pipeline(step):
     assert [action for action, *_ in run.actions(3) if "F" in action][:2] == ["3RECV_F0", "3F0"]
     assert len(json.loads(run.chrome_trace())["traceEvents"]) > 100
     assert "most memory: rank 0" in str(run)
-    # Cuts of one's own, and any order.
+    # Explicit cut points, and an arbitrary order.
     run = sg.pipeline(step, sg.PipelineSchedule.from_csv("0F0,0B0\n1F0,1B0"), cuts=["layers.3"])
     assert run.dict()["stages"][1]["begins"] == "layers.3.0"
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_said(step):
 
 
 def fields(message):
-    """(number, value) of a Protocol Buffers message: varints and bytes."""
+    """Yields (number, value) of the fields of a Protocol Buffers message: varints and bytes."""
     at = 0
 
     def varint():
@@ -197,7 +197,7 @@ def fields(message):
 
 
 def messages(path):
-    """The messages of a file in which each has its length before it."""
+    """Returns the messages of a file in which each is preceded by its length."""
     data, at = path.read_bytes(), 0
     while at < len(data):
         size, shift = 0, 0
@@ -213,7 +213,7 @@ def messages(path):
 
 
 def chakra_nodes(path):
-    """The nodes of et_def.proto, with their attributes by name."""
+    """Returns the nodes of et_def.proto, with their attributes by name."""
     head, *rest = messages(path)
     assert dict(fields(head)) == {1: b"0.0.4"}
     for message in rest:
@@ -240,7 +240,7 @@ def test_chakra_traces_pair_and_add_up(step, tmp_path):
         computing = 0
         seen = set()
         for node in chakra_nodes(tmp_path / f"net.{rank}.et"):
-            assert node["id"] not in seen and set(node["deps"]) <= seen  # no circles
+            assert node["id"] not in seen and set(node["deps"]) <= seen  # the dependencies have no cycle
             seen.add(node["id"])
             assert "is_cpu_op" in node["attr"]
             if node["type"] == COMPUTES:
@@ -259,7 +259,7 @@ def test_chakra_traces_pair_and_add_up(step, tmp_path):
 
 
 class Halves(nn.Module):
-    """Two layers cut over two processes, as tensor parallelism has it."""
+    """Two layers split over two processes, as in tensor parallel."""
 
     def __init__(self, group):
         super().__init__()
@@ -362,20 +362,20 @@ def test_collectives_inside_a_stage_hide_behind_its_kernels():
     run = sg.pipeline(step, "1f1b", ranks=2, microbatches=4, spec="h100", interconnect="h100", rank_stride=8)
     whole = sg.profile(step, spec="h100", interconnect="h100").dict()["communication"]
     stages = run.dict()["stages"]
-    # FSDP gathers in backward while another layer computes; parameters are of one stage nevertheless.
+    # FSDP gathers in backward while another layer computes; every parameter still belongs to one stage.
     assert run.dict()["notes"] == [] and sum(of["parameter_bytes"] for of in stages) == 8 * 4096 * 4096 * 4 // 8
     assert stages[0]["sends_forward_bytes"] == stages[1]["sends_backward_bytes"] == 8192 * 4096 * 4
     assert all(of["input_gradient_seconds"] > 0 and of["weight_gradient_seconds"] > 0 for of in stages)
     exposed = sum(of["exposed_seconds"] for of in stages)
     assert 0 < exposed < 0.7 * whole["seconds"]
-    # Gathers of forward, sums of gradients: each once.
+    # Forward all-gathers and gradient reductions are counted once each.
     gathers, sums = whole["kinds"]["all_gather"]["seconds"], whole["kinds"]["reduce_scatter"]["seconds"]
     assert sum(of["reduce_gradients_seconds"] for of in stages) == pytest.approx(sums, rel=1e-6)
     assert gathers / 2 * (1 - 1e-9) <= sum(of["unshard_seconds"] for of in stages) <= gathers
 
 
 def test_a_schedule_that_gathers_parameters_itself():
-    step = sharded_step(64)  # each piece takes longer to gather than to compute
+    step = sharded_step(64)  # each shard takes longer to gather than to compute with
     plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     gathered = "0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1UNSHARD,1F0,1B0,1F1,1B1,1REDUCE_GRAD\n"
     runs = [sg.pipeline(step, sg.PipelineSchedule.from_csv(text), spec="h100", interconnect="h100", rank_stride=8)

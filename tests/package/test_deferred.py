@@ -28,7 +28,7 @@ def made_twice(make):
     after = torch.rand(3)
     torch.manual_seed(7)
     deferred = sg.deferred_init(make)
-    assert torch.equal(torch.rand(3), after)  # the generator is where eager leaves it
+    assert torch.equal(torch.rand(3), after)  # the generator state is the same as in eager
     return eager, deferred
 
 

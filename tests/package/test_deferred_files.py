@@ -1,4 +1,4 @@
-"""Files that a program reads while it is described: what is materialized has their contents, bit for bit."""
+"""Files that a program reads under deferred_init: materialized tensors have the file's contents, bit for bit."""
 
 import io
 import pickle
@@ -67,7 +67,7 @@ READERS = ["torch.load", "torch.load, whole", "torch.load of a stream", "torch.l
 
 
 def same_bits(a, b):
-    assert not sg.is_fake(a) and not sg.is_fake(b)  # which would be computed to be compared
+    assert not sg.is_fake(a) and not sg.is_fake(b)  # comparing fakes would call operators
     return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride() and torch.equal(
         a.detach().contiguous().view(-1).view(torch.uint8), b.detach().contiguous().view(-1).view(torch.uint8)
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_state_dicts_are_loaded_while_describing(state, tmp_path, reader):
 
 @pytest.mark.parametrize("reader", READERS)
 def test_what_was_loaded_is_the_programs_own(state, tmp_path, reader):
-    """It may be written, taken over by a module, and shares what it shared in the file."""
+    """A loaded tensor may be written and assigned to a module, and keeps the aliases it has in the file."""
     load = readers(state, tmp_path).get(reader) or pytest.skip("no safetensors")
 
     def program():
@@ -114,7 +114,7 @@ def test_what_was_loaded_is_the_programs_own(state, tmp_path, reader):
         assert same_bits(a, b), name
     shares = eager.head.weight.data_ptr() == eager.embedding.weight.data_ptr()
     assert shares == (described.head.weight.data_ptr() == described.embedding.weight.data_ptr())
-    assert same_bits(load()["steps"], state["steps"])  # the file's own contents stay
+    assert same_bits(load()["steps"], state["steps"])  # the contents of the file are unchanged
 
 
 def test_modules_views_and_devices(tmp_path):
@@ -124,7 +124,7 @@ def test_modules_views_and_devices(tmp_path):
     kept["grad"] = torch.rand(3, requires_grad=True)
     torch.save(kept, tmp_path / "views.pt")
     torch.save(nn.Linear(3, 2), tmp_path / "module.pt")
-    blob = pickle.dumps(kept)  # in which each tensor has a storage of its own
+    blob = pickle.dumps(kept)  # gives each tensor a separate storage
     for loaded, shares in ((lambda: torch.load(tmp_path / "views.pt"), True), (lambda: pickle.loads(blob), False)):
         made = sg.deferred_init(loaded)
         assert all(sg.is_deferred(tensor) for tensor in made.values())
@@ -190,7 +190,7 @@ def test_what_cannot_be_loaded_is_a_typed_error(tmp_path):
         sg.deferred_init(torch.load, tmp_path / "sparse.pt")
     with pytest.raises(FileNotFoundError):
         sg.deferred_init(torch.load, tmp_path / "nowhere.pt")
-    with pytest.raises(RuntimeError, match="size mismatch"):  # torch's own
+    with pytest.raises(RuntimeError, match="size mismatch"):  # raised by torch
         sg.deferred_init(lambda: nn.Linear(2, 2).load_state_dict(nn.Linear(3, 2).state_dict()))
     outside = nn.Linear(2, 2)
     described = sg.deferred_init(lambda: (lambda n: (n.load_state_dict(outside.state_dict()), n)[1])(nn.Linear(2, 2)))

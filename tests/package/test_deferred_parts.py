@@ -1,4 +1,4 @@
-"""Parts of described tensors in other dtypes, on other devices; modules described again; the record itself."""
+"""Shards of deferred tensors in other dtypes and on other devices, re-deferring modules, and the recorded graph."""
 
 import pytest
 import torch
@@ -17,7 +17,8 @@ def test_a_part_in_another_dtype():
     streams = [sg.materialize_shard(weight, 0, 0, 4, independent_streams=seed) for seed in (1, 1, 2)]
     assert torch.equal(streams[0], streams[1]) and not torch.equal(streams[0], streams[2])
     counts = sg.deferred_init(lambda: torch.arange(10))
-    assert sg.materialize_shard(counts, 0, 2, 3, dtype=torch.bfloat16).tolist() == [2, 3, 4]  # floating-point only
+    # dtype converts floating-point tensors only
+    assert sg.materialize_shard(counts, 0, 2, 3, dtype=torch.bfloat16).tolist() == [2, 3, 4]
 
 
 def test_a_part_on_another_device():
@@ -41,10 +42,10 @@ def test_a_module_is_described_again():
         deferred.head.weight.fill_(7)
     sg.dematerialize(deferred)
     assert all(sg.is_deferred(parameter) for parameter in held) and deferred.head.weight is held[-2]
-    sg.dematerialize(deferred)  # again: nothing
+    sg.dematerialize(deferred)  # a second call has no effect
     sg.materialize_module(deferred)
     assert_same(eager, deferred)
-    # Real tensors among them stay.
+    # Real tensors in the module stay.
     deferred.head.bias = torch.nn.Parameter(torch.ones(4))
     sg.dematerialize(deferred)
     assert sg.is_deferred(deferred.head.weight) and torch.equal(deferred.head.bias, torch.ones(4))
@@ -61,7 +62,7 @@ def test_the_record_of_a_tensor():
     (product,) = graph.find("aten::mul.Tensor")
     assert product.outputs[0].shape == (3, 2)
     for node in list(graph)[::-1]:
-        node.erase()  # a copy: the description stays
+        node.erase()  # a copy: the recording is unchanged
     assert len(graph) == 0 and sg.materialize_tensor(described).tolist() == [[2, 2]] * 3
     with pytest.raises(sg.DeferredError):
         sg.deferred_graph(torch.ones(2))

@@ -1,4 +1,4 @@
-"""What a program reads of described tensors by no operator, while they are described and afterwards, against eager."""
+"""Reads of deferred tensors that call no operator, inside deferred_init and afterwards, against eager."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_reads_are_as_in_eager(program, how):
     eager, left = see(tensor), torch.rand(2)
     torch.manual_seed(5)
     while_describing = sg.deferred_init(lambda: see(make()))
-    assert torch.equal(torch.rand(2), left)  # reading draws nothing of its own
+    assert torch.equal(torch.rand(2), left)  # reading does not advance the generator
     torch.manual_seed(5)
     described = sg.deferred_init(make)
     afterwards = see(described)
@@ -97,7 +97,7 @@ def test_arrays_are_as_safe_as_they_can_be():
     with torch.no_grad():
         assert described.weight.numpy().shape == (2, 3)
     array = described.weight.detach().numpy()
-    with pytest.raises(ValueError, match="read-only"):  # eager's tensor would see it
+    with pytest.raises(ValueError, match="read-only"):  # eager's tensor would see a write
         array[0] = 1
     on_cuda = sg.deferred_init(torch.rand, 3, device="cuda")
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
@@ -117,7 +117,7 @@ def test_tensors_from_outside_are_read_as_they_are():
 
 def test_reads_that_cannot_be_are_typed_errors():
     described = sg.deferred_init(lambda: torch.rand(3))
-    with sg.fake("cpu"), pytest.raises(sg.DataDependentError):  # here one asks "what if"
+    with sg.fake("cpu"), pytest.raises(sg.DataDependentError):  # data is unknown in fake mode
         described.tolist()
     assert described.tolist() == sg.materialize_tensor(described).tolist()
     for refused in (torch.Tensor.share_memory_, torch.utils.dlpack.to_dlpack, lambda t: t.__reduce_ex__(2)):

@@ -1,5 +1,5 @@
-"""Traces of torch.profiler: a device's figures from them, and predictions beside them. Traces of this CPU are real;
-those of GPUs are made by hand, as Kineto writes them."""
+"""Fits device specs to torch.profiler traces, and compares predictions with them. Traces of this CPU are real;
+traces of GPUs are written by hand in Kineto's format."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ class Small(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def cpu_trace(tmp_path_factory):
-    """Two steps of training on this CPU."""
+    """Two training steps on this CPU."""
     path = tmp_path_factory.mktemp("traces") / "cpu.json"
     model = Small()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -64,7 +64,7 @@ def test_a_cpus_trace_becomes_its_figures(cpu_trace, tmp_path):
     products = {tuple(size[:4]) for size in spec["tables"]["aten::addmm"]["float32"]}
     assert products == {(1, 32, 128, 64), (1, 32, 10, 128)}
     assert "cpu.json" in spec["sources"]["matmul"], "peaks are what the trace reached, and are said to be"
-    # aten::to that copies nothing, views, item(): no row of what is left out but what reads data
+    # aten::to without a copy and views are not listed as left out; only item(), which reads data, is
     assert {left["op"] for left in found["left_out"]} <= {"aten::_local_scalar_dense"}
 
 
@@ -77,7 +77,7 @@ def test_a_prediction_by_that_table_is_what_was_measured(cpu_trace, tmp_path):
     for name, calls in {"aten::addmm": 2, "aten::native_layer_norm": 1, "aten::convolution": 1, "aten::mm": 3,
                         "aten::convolution_backward": 1, "aten::gelu": 1, "aten::cat": 1}.items():  # fmt: skip
         assert rows[name]["predicted_calls"] == rows[name]["measured_calls"] == calls, name
-    # Each of two steps is a size's median: products of one size are predicted as their mean.
+    # A size is measured as the median of two steps; products of the same size get the same prediction, their mean.
     assert rows["aten::addmm"]["ratio"] == pytest.approx(1, rel=0.3)
     assert beside["matched_seconds"] > 0.8 * beside["kernels"]["measured_seconds"]
     text = str(beside)
@@ -172,7 +172,7 @@ def test_damaged_files_are_refused(cpu_trace, tmp_path):
 
 
 class HandMade:
-    """Events as Kineto writes them: the host issues a call each 10 us, the device runs kernels behind."""
+    """Writes events as Kineto does: the host issues a call every 10 us, and the device runs the kernels later."""
 
     def __init__(self, device="NVIDIA H100 80GB HBM3"):
         self.events, self.now, self.device_end, self.ids, self.device = [], 1000.0, 1000.0, 0, device
@@ -325,13 +325,13 @@ def test_our_own_trace_is_the_prediction(on, tmp_path):
     assert found["left_out"] == []
     again = sg.profile(report.graph, spec=str(tmp_path / "again.json"))
     for row in again.compare_trace(tmp_path / "trace.json")["sizes"]:
-        # A number is 4 bytes to a trace, and none to a graph.
+        # Scalars take 4 bytes in a trace and none in a graph.
         assert row["ratio"] == pytest.approx(1, rel=1e-3), row
 
 
 @pytest.fixture(scope="module")
 def with_collectives():
-    """A product beside a sum over eight, which it does not need."""
+    """A matrix product and an independent all-reduce over eight ranks."""
     with sg.fake_process_group(8), sg.Capture("cuda") as capture:
         a = torch.empty(2048, 2048, dtype=torch.bfloat16, device="cuda")
         gathered = torch.empty(8 * 2048, 2048, dtype=torch.bfloat16, device="cuda")
@@ -365,10 +365,10 @@ def test_validators_of_traces_accept_ours(with_collectives, tmp_path):
     for kernel in kernels:
         assert {"device", "stream", "correlation"} <= kernel["args"].keys() and kernel["dur"] >= 0
         call = calls.get(kernel["args"].get("External id"))
-        if call is None:  # as torch's check_nccl_metadata asks
+        if call is None:  # the fields that torch's check_nccl_metadata requires
             assert {"Collective name", "dtype", "In msg nelems", "Out msg nelems",
                     "Group size"} <= kernel["args"].keys()  # fmt: skip
-        else:  # as torch's check_gpu_kernel_causality asks
+        else:  # the condition of torch's check_gpu_kernel_causality
             assert kernel["ts"] >= call["ts"] and kernel["name"] == call["name"]
-    validator = pytest.importorskip("torch.profiler._trace_validator")  # torch 2.15
+    validator = pytest.importorskip("torch.profiler._trace_validator")  # since torch 2.15
     assert validator.validate_trace(str(tmp_path / "trace.json")) == (True, [])

@@ -1,4 +1,4 @@
-"""torch.distributed as one process of many: what is captured, what it sends."""
+"""torch.distributed with one process standing in for many: captured graphs, and bytes that are communicated."""
 
 import pytest
 import torch
@@ -34,7 +34,8 @@ def test_collectives_of_torch_distributed():
     sent = communication(graph)
     assert sent["calls"] == 7
     assert not sent["uncovered"]
-    # 16 x 4 float32 are 256 bytes, the whole 2 KiB: 3 sums, 2 gathers, a scatter, a broadcast.
+    # 16 x 4 float32 take 256 bytes, the gathered tensor 2 KiB: 3 reductions, 2 all-gathers, a reduce-scatter, a
+    # broadcast.
     assert sent["payload_bytes"] == 3 * 256 + 2 * 2048 + 2048 + 256
     assert sent["wire_bytes"] == 3 * 2 * 224 + 2 * 1792 + 1792 + 256
     (group,) = sent["groups"]
@@ -98,14 +99,14 @@ def test_data_parallel_sums_every_gradient_once():
                 loss.backward()
                 graphs.append(capture.finish([loss]))
     first, second, third = (communication(graph) for graph in graphs)
-    # A layer is 4 MiB and 4 KiB. The first step has one bucket; then, in the order in which gradients came, two layers
-    # fill one. Which parameters are in which, process 0 tells the others: that broadcast is of the second step alone.
+    # A layer takes 4 MiB + 4 KiB. The first step has a single bucket. Then DDP rebuilds buckets in gradient order, two
+    # layers to a bucket; rank 0 broadcasts the assignment once, in the second step.
     layer = (1024 * 1024 + 1024) * 4
     assert [step["kinds"]["all_reduce"]["payload_bytes"] for step in (first, second, third)] == [8 * layer] * 3
     assert first["kinds"]["all_reduce"]["calls"] == 1
     assert second["kinds"]["all_reduce"]["calls"] == third["kinds"]["all_reduce"]["calls"] == 4
     assert "broadcast" in second["kinds"] and "broadcast" not in third["kinds"]
-    # One bucket goes when backward is over; of several, some hide behind it. The host is Python, and late.
+    # A single bucket is reduced after backward; with several, some overlap with it. Python issues calls late.
     assert first["overlap"]["seconds"] == pytest.approx(first["overlap"]["at_most_seconds"], rel=0.15)
     assert third["overlap"]["exposed_seconds"] < 0.6 * third["seconds"]
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_was_sent_stays(device):
-    """As with NCCL until the work is waited for, as with gloo until there is no work."""
+    """Buffers stay allocated until the work is waited for with NCCL, and until the work is destroyed with gloo."""
     with sg.fake_process_group(2), sg.Capture(device) as session:
         sent = torch.ones(4, device=device)
         work = dist.isend(sent, 1)

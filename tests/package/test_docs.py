@@ -1,8 +1,8 @@
-"""Runs the examples of README.md and docs/ that show output, and compares what they print.
+"""Runs the examples of README.md and docs/ that show output, and compares their output.
 
-A section with a block of text runs: its blocks of sh and python, in one folder, in order. A block of text holds lines
-that the block before it printed, in this order; `...` matches anything. A block with a title is a file of that name.
-Titled blocks before the first section of a page are written for all of its sections.
+A section that contains a text block is executed: its sh and python blocks run in order, in one folder. A text block
+has lines that the preceding block prints, in this order; `...` matches anything. A block with a title is a file of
+that name. Titled blocks before the first section of a page are written for all of its sections.
 """
 
 import os

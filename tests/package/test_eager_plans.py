@@ -1,7 +1,7 @@
-"""Plans told to eager models: over gloo, one process a rank, a step is what one device computes.
+"""Plans applied to eager models: over gloo, with one process per rank, a step equals that of one device.
 
-Tolerance: 1e-9 of the largest element of each tensor, in doubles (sums are taken in other orders). Llama computes some
-things in single precision; its tolerance is 1e-4 after AdamW's step.
+Tolerance: 1e-9 of the largest element of each tensor, in float64, because reductions run in another order. Llama
+computes partly in single precision; its tolerance is 1e-4 after AdamW's step.
 """
 
 import ast
@@ -18,7 +18,7 @@ from rank_processes import run_ranks
 import shadowgraph as sg
 
 RANKS = pathlib.Path(__file__).with_name("eager_plan_ranks.py")
-# A device so slow, and links so quick, that small models are worth cutting.
+# A slow device with fast links, so that sharding small models is cost-effective.
 SLOW = {"version": 1, "name": "slow", "bandwidth": 1e9, "matmul": {"float32": 1e9, "float64": 1e9},
         "classes": {"other": {"fixed": 0}}}  # fmt: skip
 QUICK = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "latency": 1e-9, "bandwidth": 1e10}]}
@@ -29,7 +29,7 @@ ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 @pytest.fixture
 def figures(tmp_path):
-    """Arguments of a plan for that device."""
+    """Returns plan arguments for that device."""
     (tmp_path / "slow.json").write_text(json.dumps(SLOW))
     (tmp_path / "links.json").write_text(json.dumps(QUICK))
     return {"spec": str(tmp_path / "slow.json"), "interconnect": str(tmp_path / "links.json")}
@@ -44,7 +44,7 @@ def captured(name, optimizer=None):
 
 
 def megatron(step, axes, attention=True):
-    """Pins: columns and rows in turn over the last axis, the batch over the others."""
+    """Returns pinned layouts: column- and row-parallel alternating over the last axis, the batch over the others."""
     pins = {}
 
     def pin(name, last, other="R"):
@@ -72,7 +72,7 @@ def run_plan(tmp_path, sharding, name, size):
 
 
 def planned_shapes(sharding):
-    """What a rank has of each parameter, by the plan."""
+    """Returns the local shape of each parameter in the plan."""
     sizes = {axis["name"]: axis["size"] for axis in sharding.graph_layouts()["mesh"]}
     shapes = {}
     for node in sharding.graph:
@@ -166,7 +166,7 @@ def test_the_file_is_plain_python_and_says_what_is_missing(figures, tmp_path):
     module = sharding.module()
     assert [tuple(miss[key] if key != "where" else tuple(miss[key]) for key in ("kind", "what", "where"))
             for miss in sharding.not_expressed] == list(module.NOT_EXPRESSED)  # fmt: skip
-    # Layers alike are one row.
+    # Identical layers share one row.
     assert "blocks.*.up.weight" in module.PARAMETERS and "blocks.0.up.weight" not in module.PARAMETERS
 
 
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused(figures):
 
 
 def test_an_optimizer_over_lists_plans_as_tensor_by_tensor(figures):
-    """_foreach_: each parameter's place is decided by itself, so layouts and communication are the same."""
+    """_foreach_ operators do not tie their parameters: layouts and communication are the same as tensor by tensor."""
     plans = []
     for foreach in (False, True):
         step = sg.capture_training_step(lambda: eager_plan_ranks.made("decoder"), eager_plan_ranks.shapes_of("decoder"),

@@ -1,7 +1,7 @@
-"""What each rank of a script holds at its peak, over gloo in float32, is what the simulation of its plan says.
+"""The peak memory of each rank of a generated script, over gloo in float32, matches the simulation of its plan.
 
-The simulation is of a GPU, and the ranks are CPU processes. What is alive at the end of each operator counts, so
-kernels' own scratch does not. A rank holds some hundred megabytes.
+The simulation targets a GPU, and the ranks are CPU processes. Only tensors alive at the end of each operator count,
+so kernel scratch memory does not. A rank allocates some hundred megabytes.
 """
 
 import functools
@@ -52,10 +52,10 @@ CASES = {
     "cp dp": plan("llama", context=2, data=2, micro_batch=1, microbatches=4),
     "tp pp zbv": plan("gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv"),
 }
-# What a script holds more than its plan, as its head says, relative to the simulation.
+# Known excess of scripts over their plans, documented in their headers, relative to the simulation.
 MORE = {
-    "dp tp, selective": 0.08,  # torch keeps products whose sums over ranks it keeps, too
-    "tp pp zbv": 0.2,  # torch keeps all that both pieces of backward read until the second
+    "dp tp, selective": 0.08,  # torch saves both a product and its reduced result
+    "tp pp zbv": 0.2,  # torch keeps everything that either half of backward reads until the second half
 }
 
 
@@ -93,9 +93,10 @@ def test_ranks_hold_what_their_simulation_says(tmp_path, monkeypatch):
     off = {}
     for case, (_, knobs) in CASES.items():
         for number, rank in enumerate(made[case].run.dict()["ranks"]):
-            # Replicas hold the same. gloo's threads may free late, so that some seem to hold more for a while.
+            # Replicas use the same memory. gloo's threads may free late and raise the peak of some, so take the
+            # minimum.
             held = min((one[case] for one in found if one[case]["pipeline"] == number), key=lambda one: one["peak"])
-            # FSDP2 has a rank's part beside what it gathered of it.
+            # FSDP2 keeps a rank's shard besides the gathered parameter.
             parts = held["parts"] if knobs.get("zero") in (1, 2) else 0
             off[case, number] = (held["peak"] - parts) / rank["peak_bytes"] - 1
             print(f"{case:20} rank {number} {held['peak'] / 1e6:7.1f} MB, parts {parts / 1e6:5.1f} MB, simulated "

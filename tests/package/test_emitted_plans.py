@@ -1,4 +1,5 @@
-"""Plans written for engines: train.py gives over gloo what one process gives; other files are read by their engines."""
+"""Plans exported to training frameworks: train.py over gloo matches one process; other files are parsed by their
+framework."""
 
 import functools
 import importlib.util
@@ -152,7 +153,7 @@ def steps():
 
 
 def files_of(step, plan, **sizes):
-    """(text, why there is none, what differs), by file name."""
+    """Returns (text, error, differences from the plan) by file name."""
     files = sg._shadowgraph.export_plan(step, json.dumps(plan), **sizes)
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
@@ -198,7 +199,7 @@ def test_torchrun_trains(steps, tmp_path, meta):
 
 
 class Skipping(ranks.Gpt):
-    """A later block is given what an earlier one gave, too."""
+    """A block also takes the output of an earlier, non-adjacent block."""
 
     def forward(self, ids):
         x = first = self.tokens(ids)
@@ -216,7 +217,7 @@ def train_of(text, folder):
 
 
 class Unset(torch.nn.Module):
-    """One of its tensors has no first values but those that the constructor gives."""
+    """One of its tensors is initialized only by the constructor."""
 
     def __init__(self, kind, value, initialized):
         super().__init__()
@@ -434,7 +435,7 @@ def test_heads_of_another_width_are_refused(tmp_path):
 
 
 class Sliced(ranks.Gpt):
-    """Takes the first rows of its positions, whichever tokens it is given."""
+    """Always takes the first rows of its position embedding, whatever tokens it gets."""
 
     def forward(self, ids):
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
@@ -633,7 +634,7 @@ def test_engines_hide_collectives_as_the_plan_says(steps):
 
 
 def test_torchtitan_recipe(steps):
-    """The keys are those of torchtitan's classes, where it is installed; the values are the plan's."""
+    """Keys match torchtitan's classes, if it is installed; values match the plan."""
     knobs = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 3,
              "microbatches": 4, "stages": [{"begins": name} for name in LLAMA]}  # fmt: skip
     text, why_not, _ = files_of(steps["llama"], knobs, sequence=16)["torchtitan_recipe.py"]

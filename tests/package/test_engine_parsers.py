@@ -1,6 +1,6 @@
-"""Recipes and arguments of a plan, read by their engines' own parsers where those are installed.
+"""Exported recipes and arguments, parsed by their frameworks' own parsers where those are installed.
 
-The facts that the parsers told are held in any case: what torchtitan 0.3.0 and Megatron-LM (d98e8a64) refuse.
+Known restrictions of torchtitan 0.3.0 and Megatron-LM (d98e8a64) are checked in any case.
 """
 
 import sys
@@ -27,7 +27,7 @@ def recipe(step, **knobs):
 
 
 def test_a_pipeline_has_no_cuda_graphs(step):
-    """"CUDA graphs do not support pipeline parallelism yet", says torchtitan's Trainer.Config."""
+    """torchtitan's Trainer.Config raises "CUDA graphs do not support pipeline parallelism yet"."""
     assert "config.training.disable_cuda_graphs = True\n" in recipe(step)
     assert "cuda_graphs" not in recipe(step, pipeline=1, stages_per_rank=1, stages=[{"begins": ""}])
 

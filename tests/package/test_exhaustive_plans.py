@@ -1,4 +1,4 @@
-"""Plans of models with skips and of encoders with decoders, beside all that could be planned on eight devices."""
+"""Plans of models with skip connections and of encoder-decoders, compared with exhaustive search on eight devices."""
 
 import itertools
 
@@ -31,7 +31,7 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """Each step down is added to the step up of its size."""
+    """Adds the output of each downsampling step to the upsampling step of the same size."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ CASES = {
 
 
 def cuts(units, stages):
-    """Sizes of stages, in all ways."""
+    """Yields all ways to split units into stages, as stage sizes."""
     for places in itertools.combinations(range(1, units), stages - 1):
         ends = (0, *places, units)
         yield [end - begin for begin, end in itertools.pairwise(ends)]

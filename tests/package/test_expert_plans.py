@@ -1,4 +1,4 @@
-"""Plans with experts on several ranks, beside the program that somebody writes for such a rank."""
+"""Plans with expert parallel, compared with a hand-written program for one such rank."""
 
 import json
 import sys
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 import shadowgraph as sg
 from shadowgraph.__main__ import main
 
-# transformers asks for torchvision, which is built for another torch.
+# transformers imports torchvision, which may be built for another torch.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 WIDTH, INNER, EXPERTS, CHOICES, HEADS, LAYERS, TOKENS, WORDS = 1024, 2048, 16, 4, 8, 4, 2048, 8192
 
 
 class Experts(nn.Module):
-    """Each of `ranks` has some experts. With one rank, nothing is sent."""
+    """Each of `ranks` has some of the experts. With one rank, nothing is communicated."""
 
     def __init__(self, ranks):
         super().__init__()
@@ -39,7 +39,7 @@ class Experts(nn.Module):
             arriving = funcol.all_to_all_single(counts, None, None, dist.group.WORLD)
             sent, received = (each.view(self.ranks, -1).sum(1).tolist() for each in (counts, arriving))
             rows = funcol.all_to_all_single_autograd(rows, received, sent, dist.group.WORLD)
-            # Rows of the same expert lie together: as many from each rank.
+            # Groups rows by expert; each rank contributes the same number.
             place = torch.arange(len(rows), device=rows.device).view(self.ranks, EXPERTS // self.ranks, -1)
             place = place.transpose(0, 1).flatten()
             rows, counts = rows[place], arriving.view(self.ranks, -1).sum(0)
@@ -86,7 +86,7 @@ def planned(tmp_path, *more):
 
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_rank_is_as_it_is_written(ranks, tmp_path):
-    spec = tmp_path / "h100.json"  # plans wait for no Python
+    spec = tmp_path / "h100.json"  # Plans model no Python overhead, so the profile uses a shorter host call.
     spec.write_text(json.dumps({"version": 1, "base": "h100", "host_call": 5e-6}))
     with sg.fake_process_group(ranks):
         real = sg.profile(lambda: Decoder(ranks), f"i64[1,{TOKENS}]", spec=str(spec), interconnect="h100", **HOW).dict()
@@ -95,7 +95,7 @@ def test_a_rank_is_as_it_is_written(ranks, tmp_path):
     assert best["plan"]["experts"] == ranks
     rank, stage = found["run"]["ranks"][0], found["run"]["stages"][0]
     assert rank["peak_bytes"] == pytest.approx(real["peak_with_scratch"]["bytes"], rel=0.001)
-    # The program does not add up gradients of what is no expert.
+    # The program does not reduce gradients of non-expert parameters.
     seconds = best["seconds"] - stage["reduce_gradients_seconds"]
     assert seconds == pytest.approx(real["communication"]["overlap"]["seconds"], rel=0.05)
     assert stage["exposed_seconds"] == pytest.approx(real["communication"]["kinds"]["all_to_all"]["seconds"], rel=1e-3)
@@ -136,7 +136,7 @@ def test_experts_of_transformers_are_on_several_ranks(name, how):
     assert [made["plan"]["experts"] for made in found["simulated"]] == [4] * len(found["simulated"])
     stage, alone = (made["run"]["stages"][0] for made in (found, of_transformers(config, experts=[1]).dict()))
     assert stage["parameter_bytes"] < alone["parameter_bytes"] / 1.2
-    # Layers are known: what is captured with fewer gives what the whole model gives.
+    # With known layers, capturing fewer of them gives the result of the whole model.
     whole = of_transformers(config, experts=[4], layers=(0, lambda count: config)).dict()
     figures = [[(made["plan"], made["seconds"], made["bytes"]) for made in one["simulated"]] for one in (found, whole)]
     assert figures[0] == figures[1]

@@ -1,6 +1,6 @@
-"""What torch's own test of its FakeTensor claims, asked of ours: fake_tensor_behaviors.md has the table.
+"""Claims of torch's own FakeTensor tests, checked for our fakes; fake_tensor_behaviors.md has the table.
 
-Where eager can run on the CPU, the same program runs there and both answers are compared.
+Where eager can run on the CPU, the same program runs there and the results are compared.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ TABLE = pathlib.Path(__file__).parent / "fake_tensor_behaviors.md"
 
 
 def described(tensor):
-    """All that a fake shares with the real tensor but the device."""
+    """Describes all properties that a fake shares with the real tensor except the device."""
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.requires_grad
 
 
@@ -35,14 +35,14 @@ def leaves(value):
 
 
 def in_process(code):
-    """Runs the program by itself, for it may kill its process; gives its output."""
+    """Runs the code in a separate process, because it may crash; returns its output."""
     code = "import torch, shadowgraph as sg\n" + code
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-300:]}"
     return done.stdout
 
 
-# ---- Programs whose fakes look like eager's tensors: run on the CPU for real, and pretended on the CPU and on CUDA.
+# ---- Programs whose fakes look like eager's tensors: run for real on the CPU, and as fakes on the CPU and on CUDA.
 
 
 def square_of_a_product(d):
@@ -183,7 +183,7 @@ def test_as_eager(program, device):
     assert all(sg.is_fake(each) and each.device.type == device for each in leaves(fake))
 
 
-# ---- Making tensors
+# ---- Creating tensors
 
 
 def test_factories_and_what_is_computed_from_them_are_fake():
@@ -321,7 +321,7 @@ def test_copies_go_anywhere():
 @pytest.mark.parametrize("out_on", DEVICES)
 @pytest.mark.parametrize("name", ["copy", "slice_scatter"])
 def test_copies_into_out_go_anywhere(name, out_on):
-    # What libtorch generates of these (CompositeExplicitAutograd) checks no devices.
+    # The generated CompositeExplicitAutograd kernels do not check devices.
     with sg.fake("cuda"):
         x, y, out = torch.rand(8, 8), torch.rand(8, 8, device="cuda"), torch.empty(8, 8, device=out_on)
         assert getattr(aten, name).out(x, y, out=out) is out and out.device.type == out_on
@@ -357,7 +357,7 @@ def test_index_put_refuses_values_from_the_cpu(accumulate):
             aten.index_put(x, [index], y, accumulate)
         with pytest.raises(sg.Error):
             x[[1, 1]] = y
-        # One number of the CPU's is not, where a mask selects: then the call is masked_fill_.
+        # A scalar CPU tensor is accepted where a mask selects: then the call is masked_fill_.
         mask = torch.ones(2, dtype=torch.bool, device="cuda")
         assert aten.index_put(x, [mask], torch.tensor([5.0])).is_cuda
         with pytest.raises(sg.Error):
@@ -365,7 +365,7 @@ def test_index_put_refuses_values_from_the_cpu(accumulate):
 
 
 def test_index_put_takes_indices_from_cuda_on_the_cpu():
-    # Eager moves them to the indexed tensor's device (make_info), and a value of no dimension, too.
+    # Eager moves indices, and a value of zero dimensions, to the device of the indexed tensor (make_info).
     with sg.fake("cuda"):
         x, index = torch.rand(4, 4), torch.tensor([2], device="cuda")
         assert aten.index_put(x, [index], torch.rand(4)).device.type == "cpu"
@@ -466,7 +466,8 @@ def test_flash_attention_has_the_layout_of_its_query(size, strides):
     with sg.fake("cuda"):
         query, key, value = (torch.empty_strided(size, strides, dtype=torch.float16, device="cuda") for _ in range(3))
         made = aten._scaled_dot_product_flash_attention(query, key, value, scale=0.17)
-        # What the kernel allocates: the like of the query with heads behind the sequence, seen the other way round.
+        # The kernel allocates a tensor like the query with heads and sequence transposed, and returns it transposed
+        # back.
         like = torch.empty_like(query.transpose(1, 2)).transpose(1, 2)
     assert described(made[0]) == described(like)
     assert made[1].shape == size[:3] and made[1].dtype == torch.float32
@@ -521,7 +522,7 @@ def test_a_real_parameter_gets_no_fake_gradient():
             net(torch.randn(2, 4)).sum().backward()
         with pytest.raises(sg.UnsupportedError, match="history consists of real tensors"):
             (history * torch.randn(3, 4)).sum().backward()
-        (gradient,) = torch.autograd.grad(net(torch.randn(2, 4)).sum(), net.weight)  # left nowhere
+        (gradient,) = torch.autograd.grad(net(torch.randn(2, 4)).sum(), net.weight)  # no gradient is left elsewhere
         assert sg.is_fake(gradient)
     assert net.weight.grad is None
     net(torch.randn(2, 4)).sum().backward()
@@ -606,7 +607,7 @@ def test_converting_keeps_no_real_tensor():
 def test_converting_keeps_no_fake_of_a_dead_tensor(holder):
     x = torch.rand(2)
     with sg.fake("cpu") as mode:
-        if holder == "C++":  # x dies in Python, is held by its gradient function, and comes back
+        if holder == "C++":  # Python drops x, its gradient function keeps it alive, and it returns to Python
             fake, grown = mode.from_real(x.requires_grad_()), None
             with sg.unfake():
                 grown = x * x
@@ -701,7 +702,7 @@ def test_mixed_programs_may_read_real_modules_and_not_train_them():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.BatchNorm2d(1))
     with sg.fake("cpu"):
         with pytest.raises(sg.UnsupportedError, match="write to a real tensor"):
-            net(torch.randn(1, 1, 3, 3))  # counts the batches
+            net(torch.randn(1, 1, 3, 3))  # increments num_batches_tracked
         made = net.eval()(torch.randn(1, 1, 3, 3))
     assert sg.is_fake(made) and described(made) == described(net(torch.randn(1, 1, 3, 3)))
     assert net[1].num_batches_tracked == 0
@@ -728,7 +729,7 @@ def test_backward_on_cuda_outside_a_mode_is_a_typed_error():
     with sg.fake("cuda"):
         losses[0].backward()
     assert sg.is_fake(x.grad)
-    with pytest.raises(RuntimeError, match="does not require grad"):  # other errors are as they were
+    with pytest.raises(RuntimeError, match="does not require grad"):  # other errors are unchanged
         torch.ones(()).backward()
 
 
@@ -908,7 +909,7 @@ def test_sizes_of_operators_registered_in_python():
     nonzero = torch.ops._torch_testing.numpy_nonzero
     with sg.fake("cuda", data_sizes={"numpy_nonzero0": 5, "numpy_nonzero1": 0}):
         x = torch.rand(3, 4, device="cuda")
-        assert nonzero(x).shape == nonzero(x).shape == (5, 2)  # the same question
+        assert nonzero(x).shape == nonzero(x).shape == (5, 2)  # repeated calls give the same size
         assert nonzero(x + 1).shape == (0, 2)
         with pytest.raises(sg.DataDependentError, match="numpy_nonzero2"):
             nonzero(x + 2)
@@ -1130,7 +1131,7 @@ def test_tensors_of_real_storages_are_fake(program):
         assert sg.is_fake(fake) and type(fake) is type(real) and described(fake) == described(real)
         assert fake.tolist() == real.tolist()
         with torch.no_grad():
-            assert fake.zero_().sum().item() == 0  # a copy, or the fake of the real one
+            assert fake.zero_().sum().item() == 0  # from_real makes a copy, or returns the existing fake
     assert REAL.tolist() == [0, 1, 2] and REAL_NORM.weight.sum() == 3
 
 
@@ -1199,7 +1200,7 @@ def test_graphs_of_fx_run_on_fakes():
     net = Net()
     graph = torch.fx.symbolic_trace(net, concrete_args={"other": None})
     real = net(torch.randn(5, 4))
-    for _ in range(2):  # each in a mode of its own
+    for _ in range(2):  # each in a separate mode
         with sg.fake("cpu"):
             value = torch.randn(5, 4)
             made = torch.fx.Interpreter(graph).run(value, None)

@@ -1,4 +1,4 @@
-"""Whether a program fits, from the command line and in Python: the first line, memory by size and by device, sizes."""
+"""Memory fit from the command line and in Python: the first line, memory by size and by device, sizes."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ def half():
 
 
 class Tokens(torch.nn.Module):
-    """A batch and a sequence, with something between them that is quadratic."""
+    """Batch and sequence dimensions, with an intermediate quadratic in the sequence."""
 
     def __init__(self):
         super().__init__()

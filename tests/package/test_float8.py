@@ -1,4 +1,4 @@
-"""The pass `float8` beside the same arithmetic written by hand as an autograd function."""
+"""The pass `float8`, compared with a hand-written autograd function of the same arithmetic."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import shadowgraph as sg
 
-# transformers asks for torchvision, which is built for another torch.
+# transformers imports torchvision, which may be built for another torch.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -86,7 +86,7 @@ def by_hand(x, times=1):
     return loss.detach(), {name: each.grad for name, each in model.named_parameters()}
 
 
-# Four layers, and three gradients by x: the first layer's x needs none. q and k are computed again.
+# Four layers, and three input gradients: the first layer's x needs none. The checkpoint recomputes q and k.
 @pytest.mark.parametrize(("before", "products"), [("", 11), ("checkpoint{modules=body},", 13)])
 def test_values_and_gradients_are_those_of_products_by_hand(before, products):
     model = made(Net)
@@ -118,10 +118,10 @@ def test_micro_batches_cast_weights_again():
 
 def test_what_is_read_twice_is_cast_once():
     graph, _ = step_of(made(Net), "float8")
-    # Forward: x, what the body is given (for q and k alike), h, four weights. Backward: a gradient of each of four
-    # layers, where both products do not read rows; three weights by columns.
+    # Scales. Forward: x, the input of body (shared by q and k), h, four weights. Backward: one gradient for each of the
+    # four layers, and three weights by columns.
     assert len(graph.find("aten::div.out")) == 3 + 4 + 4 + 3
-    # The other side of what is there: of three activations, and of three gradients that two products read.
+    # Transposed copies: of three activations, and of three gradients that two products read.
     assert len([node for node in graph.find("aten::clone") if node.outputs[0].dtype.itemsize == 1]) == 3 + 3
 
 
@@ -134,8 +134,8 @@ def kept_by_autograd(graph):
 def test_autograd_keeps_activations_in_float8():
     plain, _ = step_of(made(Net), "dce")
     graph, _ = step_of(made(Net), "float8")
-    # x is an input, whose cast is new; what the body is given and h are kept in 8 bits in place of 16. Scales: of
-    # three activations, and of three weights whose scale backward reads.
+    # x is an input, so its cast is additional; the input of body and h are saved in 8 bits instead of 16. Scales are
+    # saved for three activations and for the three weights that backward reads.
     assert kept_by_autograd(graph) - kept_by_autograd(plain) == 48 * 64 - 48 * 64 - 48 * 32 + 6 * 4
 
 
@@ -158,7 +158,7 @@ def test_a_second_time_changes_nothing():
 
 
 def test_steps_are_quicker_and_casts_are_kernels_of_a_compiler():
-    """On an H100, four layers of Llama 3 8B at 8,192 tokens took 0.87 of the time (bench/gpu/h100/float8.json)."""
+    """On an H100, four layers of Llama 3 8B at 8,192 tokens took 0.87 of the bf16 time (bench/gpu/h100/float8.json)."""
     def seconds(passes):
         model = nn.Sequential(nn.Linear(4096, 14336, bias=False, device="meta"), nn.SiLU(),
                               nn.Linear(14336, 4096, bias=False, device="meta")).bfloat16()  # fmt: skip
@@ -185,7 +185,8 @@ def test_plans_have_their_products_in_float8():
     assert not plain.dict()["float8"]
     assert float8.seconds < plain.seconds
     assert float8.bytes < plain.bytes
-    assert plan(tensor=[2], float8=True, overlap="backward").seconds < float8.seconds  # products are still known
+    # the products are still recognized
+    assert plan(tensor=[2], float8=True, overlap="backward").seconds < float8.seconds
     with pytest.raises(sg.Error, match="A100.* does not support float8 matmuls"):
         plan(devices="8xa100", float8=True)
     with pytest.raises(sg.Error, match="no matmul of a layer can use float8"):

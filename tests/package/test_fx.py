@@ -1,4 +1,4 @@
-"""Graphs as torch.fx, run on real tensors against the module they came from."""
+"""Graphs exported to torch.fx and run on real tensors, compared with the original module."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_a_training_step_does_what_the_step_does():
     x = torch.randn(5, 16)
     graph = sg.capture_training_step(net, "f32[5,16]", loss=lambda out: out.sum(), optimizer=torch.optim.SGD)
     with torch.no_grad():
-        run(graph, **flat_names(net), input0=x)  # writes the parameters, as the program does
+        run(graph, **flat_names(net), input0=x)  # updates the parameters in place, as the program does
     reference(x).sum().backward()
     torch.optim.SGD(reference.parameters()).step()
     for mine, expected in zip(net.parameters(), reference.parameters(), strict=True):
@@ -55,7 +55,7 @@ def test_lists_several_results_numbers_and_dtypes():
 
 
 def test_calls_of_one_module_have_keys_of_their_own():
-    """As torch's tracers write it: "fc", then "fc@1"; so that from_fx knows the calls apart."""
+    """Keys follow torch's tracers ("fc", then "fc@1"), so that from_fx can distinguish the calls."""
 
     class Twice(torch.nn.Module):
         def __init__(self):

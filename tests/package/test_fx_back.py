@@ -1,4 +1,4 @@
-"""Graphs of torch.fx modules, and there and back."""
+"""Import of torch.fx modules, and round trips."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import shadowgraph as sg
 
 
 def lines(graph):
-    """What a graph says of each node, but for gradients, which are no operators, and constants, which come when met."""
+    """Describes each node except gradients, which are no operators, and constants, which may be created elsewhere."""
     return [(node.target, [(v.shape, v.stride, v.dtype, v.device) for v in node.outputs if v.is_tensor],
              node.module, node.phase, [i for i in node.args if isinstance(i, (int, float, str))])
             for node in graph if node.target not in ("sg::gradient", "sg::constant")]  # fmt: skip
@@ -32,7 +32,7 @@ def test_there_and_back(make, inputs, device):
         assert lines(again) == lines(graph)
         assert class_names(again) == class_names(graph)
         assert len(again.find("sg::constant")) == len(graph.find("sg::constant"))
-    # What a program holds longer than it reads it is not in a torch.fx module.
+    # A torch.fx module does not record that a program keeps values beyond their last use.
     assert 0 < sg.Profile(sg.from_fx(infer.to_fx(), device=device)).peak_bytes <= sg.Profile(infer).peak_bytes
 
 

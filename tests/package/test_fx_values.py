@@ -1,4 +1,4 @@
-"""What nodes of torch.fx say of their values: meta["val"] and meta["tensor_meta"]."""
+"""Values of exported torch.fx nodes: meta["val"] and meta["tensor_meta"]."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Generators of the program's own: captures, replays and descriptions draw from them, and move them, as eager does."""
+"""User-created generators: captures, replays and deferred programs draw from them and advance them as eager does."""
 
 import runpy
 
@@ -34,7 +34,7 @@ def test_runs_draw_from_the_programs_generator_and_move_it(draw):
     program, x = DRAWS[draw], torch.linspace(-1, 1, 4)
     before, default = generator.get_state(), torch.random.get_rng_state()
     graph = sg.capture(lambda x: program(x, generator), "f32[4]")
-    assert torch.equal(generator.get_state(), before)  # a capture draws nothing
+    assert torch.equal(generator.get_state(), before)  # a capture does not advance the generator
     eager_generator = torch.Generator().manual_seed(3)
     torch.random.set_rng_state(default)
     eager = [program(x, eager_generator) for _ in range(3)]
@@ -49,7 +49,8 @@ def test_runs_draw_from_the_programs_generator_and_move_it(draw):
     torch.random.set_rng_state(default)
     eager = [program(x, eager_generator) for _ in range(2)]
     torch.random.set_rng_state(default)
-    assert same([graph.copy().compile()(x)[0], compiled(x)[0]], eager)  # one moves what the other draws from
+    # running one graph advances the generator that the other draws from
+    assert same([graph.copy().compile()(x)[0], compiled(x)[0]], eager)
 
 
 def test_passes_keep_the_generator():
@@ -65,7 +66,7 @@ def test_passes_keep_the_generator():
 def test_text_keeps_its_state(moved, tmp_path):
     generator = torch.Generator().manual_seed(3)
     if moved:
-        torch.randn(5, generator=generator)  # with half of a pair waiting
+        torch.randn(5, generator=generator)  # leaves a cached normal sample
     at_capture = generator.clone_state()
     graph = sg.capture(lambda x: x + torch.randn(3, generator=generator), "f32[3]")
     node = next(node for node in graph if "generator" in node.notes)
@@ -75,11 +76,11 @@ def test_text_keeps_its_state(moved, tmp_path):
     assert sg.Graph.parse(text).text() == text
     assert sg.Graph.from_json(graph.json()).text() == text
     x = torch.zeros(3)
-    torch.randn(100, generator=generator)  # the object is another one's business now
+    torch.randn(100, generator=generator)  # advances an unrelated generator
     state = generator.get_state()
     eager = [torch.randn(3, generator=each) for each in (at_capture.clone_state(), at_capture)]
     compiled = sg.Graph.parse(text).compile()
-    assert same([compiled(x)[0] for _ in range(2)], eager)  # each run begins as the program did
+    assert same([compiled(x)[0] for _ in range(2)], eager)  # each run starts from the program's generator state
     assert torch.equal(generator.get_state(), state)
     given = torch.Generator().manual_seed(9)
     compiled = sg.Graph.parse(text).compile(generators={"g0": given})

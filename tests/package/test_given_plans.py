@@ -1,4 +1,4 @@
-"""Plans that somebody else made, simulated; and what stages of a rank share."""
+"""Simulation of given plans, and memory shared by the stages of one rank."""
 
 import functools
 
@@ -93,7 +93,7 @@ KEPT = ("mm", "addmm", "_scaled_dot_product")
 
 
 class Selective(Decoder):
-    """What torch computes again where it is told to keep what is dear."""
+    """Recomputes what torch's selective checkpointing recomputes when expensive operators are kept."""
 
     def forward(self, ids):
         def policy(_, operator, *args, **kwargs):
@@ -109,13 +109,13 @@ class Selective(Decoder):
 
 @pytest.mark.parametrize("knobs", [{"micro_batch": 2}, {"micro_batch": 16}, {"pipeline": 2, "micro_batch": 8}])
 def test_selective_layers_are_those_of_torch(knobs):
-    """The program is captured with torch's own selective checkpoints, beside the one that the plan makes of it."""
+    """Compares a program with torch's own selective checkpoints with the one the plan derives."""
     devices = {**HOW, "devices": f"{knobs.get('pipeline', 1)}xh100"}
 
     def long(samples):
         return f"i64[{samples},2048]"
 
-    # A first checkpoint imports modules, which hold tensors of it for a while.
+    # The first checkpoint imports modules, which temporarily hold its tensors.
     Selective()(torch.zeros(1, 16, dtype=torch.long)).backward()
     ours = sg.simulate_plan(Decoder, long, {**knobs, "selective": "all"}, **devices)
     torchs = sg.simulate_plan(Selective, long, knobs, **devices)
@@ -161,7 +161,7 @@ def test_what_is_no_plan_of_the_model_is_refused(plan, why):
 
 
 def test_stages_of_a_rank_share_its_memory():
-    """Where each stage's part is too small for a layer that is kept, all parts together are not."""
+    """Each stage's share of the memory is too small to keep a layer, but the shares together are not."""
 
     def long(samples):
         return f"i64[{samples},8192]"

@@ -1,4 +1,4 @@
-"""Predictions beside the peaks and seconds of the same programs on an H100 (bench/gpu/h100)."""
+"""Predictions compared with peaks and step times measured on an H100 (bench/gpu/h100)."""
 
 import importlib
 import json
@@ -10,8 +10,8 @@ import torch
 
 GPU = pathlib.Path(__file__).parents[2] / "bench/gpu"
 MEASURED = json.loads((GPU / "h100/programs.json").read_text())["programs"]
-# 2.12's FSDP2 alone holds a group's packed gradients, by a loop's variable in post_backward(), while it packs the next
-# group's. Their blocks take turns, and the allocator splits others. The H100 ran 2.11.
+# In 2.12 only, FSDP2 keeps a group's packed gradients alive through a loop variable in post_backward() while it packs
+# the next group's. Blocks then alternate, and the allocator splits others. The H100 ran 2.11.
 RESERVED_BY_2_12 = {"fsdp_8b_64_kept": 39923482624} if torch.__version__.startswith("2.12.") else {}
 
 
@@ -76,7 +76,7 @@ def test_autocast_runs_recurrent_layers_in_half():
             module = getattr(torch.nn, kind)(16, 32, layers).cuda()
             with torch.autocast("cuda", torch.bfloat16):
                 out = module(torch.randn(5, 3, 16, device="cuda"))[0]
-            assert out.dtype == torch.float16  # whatever autocast's dtype is
+            assert out.dtype == torch.float16  # regardless of autocast's dtype
             out.sum().backward()
             assert {(each.grad.dtype, each.grad.shape == each.shape) for each in module.parameters()} == {
                 (torch.float32, True)

@@ -1,4 +1,4 @@
-"""What Python adds to graphs: tables and pictures, running them again, code; against eager, bit for bit."""
+"""Graph tools of the Python package: tables, diagrams, replay and generated code, compared bitwise with eager."""
 
 import importlib.util
 import io
@@ -52,7 +52,7 @@ MODELS = {
 
 
 def twice(name):
-    """Two equal modules and an input."""
+    """Returns two equal modules and an input."""
     make, inputs = MODELS[name]
     torch.manual_seed(3)
     first = make()
@@ -128,14 +128,14 @@ def test_nodes_and_values_tell_all_that_there_is():
     assert not transposed.is_contiguous and transposed.storage.kind == "parameter"
 
 
-# ---- Running again
+# ---- Replay
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_inference_gives_the_same_bits(name):
     module, reference, x = twice(name)
     module.eval(), reference.eval()
-    # For CUDA, convolutions, attention and recurrent layers call kernels that the CPU does not have.
+    # Captured for CUDA, convolutions, attention and recurrent layers call kernels that do not exist on the CPU.
     captured_on = "cuda" if name == "linear" else "cpu"
     run = sg.capture(module, x, device=captured_on, train=False).compile(module, device="cpu", check_results=True)
     assert len(run.input_names) == 1
@@ -195,7 +195,7 @@ def test_a_steady_step_takes_what_the_optimizer_keeps():
         step(x, *momenta)
     for mine, theirs in zip(net.parameters(), reference.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    # x, and the momenta, which the capture was not told of.
+    # x, and the momentum buffers, which the capture sees only as inputs.
     assert list(step.input_names) == [f"input{i}" for i in range(1 + len(momenta))]
 
 

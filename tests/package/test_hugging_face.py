@@ -1,8 +1,8 @@
-"""Hugging Face models, as people make them: small configurations, every kind of architecture, nothing downloaded.
+"""Hugging Face models of every kind of architecture, in small configurations; nothing is downloaded.
 
-Each is captured as a training step with AdamW and for inference on pretended CUDA, made by a factory and converted from
-a real model. It is verified, and compared with a real step on the CPU: FLOPs with FlopCounterMode's, and shapes of the
-outputs.
+Each is captured as a training step with AdamW and for inference on simulated CUDA, both from a factory and converted
+from a real model. The graph is verified and compared with a real step on the CPU: FLOPs against FlopCounterMode, and
+output shapes.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 transformers = pytest.importorskip("transformers")
 
@@ -122,7 +122,7 @@ def test_step_and_inference(name):
     step.verify()
     assert {node.phase for node in step} >= {"forward", "backward", "optimizer"}
     assert any(node.module for node in step)
-    # The same program, whether its tensors were made as fakes or converted.
+    # The same program, whether its tensors were created as fakes or converted.
     assert captured(factory).difference(step) is None
     with torch.no_grad():
         real = model.eval()(**inputs())

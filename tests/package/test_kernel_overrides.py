@@ -1,4 +1,4 @@
-"""Kernels that Python gives for operators: eager calls, autograd and replays run them."""
+"""Kernels that Python registers for operators, in eager calls, autograd and replay."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def scan(seen):
         seen.append((tuple(x.shape), dim))
         if x.dtype != torch.float32:
             return NotImplemented
-        return x.cumsum(dim)  # the operator itself, without this kernel
+        return x.cumsum(dim)  # calls the overridden operator
 
     return cumsum
 
@@ -150,7 +150,7 @@ def test_a_function_of_a_shared_library(tmp_path, request):
     subprocess.run([compiler, "-shared", "-fPIC", f"-I{include}", source, "-o", library], check=True)
     with sg.override_kernel("aten::cumsum", (library, "scan")) as mine:
         assert torch.arange(6.0)[::2].cumsum(0).tolist() == [100, 102, 106]
-        assert torch.arange(3).cumsum(0).tolist() == [0, 1, 3]  # of another dtype: libtorch's
+        assert torch.arange(3).cumsum(0).tolist() == [0, 1, 3]  # the override does not cover this dtype
         assert mine.report() == {"operator": "aten::cumsum", "ran": 1, "declined": 1, "unchecked": 0}
     with pytest.raises(sg.UnsupportedError, match="does not define the function scam"):
         sg.override_kernel("aten::cumsum", (library, "scam"))

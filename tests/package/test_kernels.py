@@ -1,4 +1,4 @@
-"""Kernels from Python: compiled graphs, operators of eager mode, emitted code. With a cache of their own."""
+"""Generated kernels from Python: compiled graphs, eager operators, emitted code. Uses a separate cache."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ import torch
 
 import shadowgraph as sg
 
-# Read when the first kernel is asked for.
+# Read when the first kernel is requested.
 _FOLDER = tempfile.TemporaryDirectory()
 os.environ["SHADOWGRAPH_CACHE"] = _FOLDER.name
 
@@ -34,7 +34,7 @@ class Net(torch.nn.Module):
 
 
 def step_of(kernels, steps=14):
-    """The losses of some steps, and the module after them."""
+    """Returns the losses of some steps, and the module after them."""
     torch.manual_seed(3)
     net = Net()
     x = torch.randn(7, 12)

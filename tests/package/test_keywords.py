@@ -1,4 +1,4 @@
-"""Keywords of entries that pass others on: each reaches the function that it is for, or an error says how."""
+"""Functions that forward keyword arguments: each reaches its target, or an error says which function accepts it."""
 
 import functools
 
@@ -34,7 +34,8 @@ def test_the_scope_behind_it_has_the_options():
     with sg.DeferredInit("cuda:1", profile="a100"):
         assert torch.cuda.get_device_capability() == (8, 0)
         joined = sg.deferred_init(nn.Linear, 2, 2)
-        assert sg.is_deferred(joined) and joined.weight.device.type == "cpu"  # Python's factories name the CPU
+        # factories in Python pass device="cpu" explicitly
+        assert sg.is_deferred(joined) and joined.weight.device.type == "cpu"
     with torch.device("cuda"), sg.DeferredInit("cuda"):
         assert nn.Linear(2, 2).weight.device.type == "cuda"
     with pytest.raises(sg.Error, match="unknown device profile"), sg.DeferredInit(profile="b7"):
@@ -62,7 +63,7 @@ class Casting(nn.Module):
     (with_device, {"dtype": torch.half}),
     (Casting(), {"dtype": torch.half}),
     (functools.partial(with_device, dtype=None), {"device": "cuda"}),
-    (torch.zeros_like, {"dtype": torch.half}),  # in C: its schema says so
+    (torch.zeros_like, {"dtype": torch.half}),  # implemented in C: keywords come from its schema
     (lambda x, *, train: x, {"train": True}),
     (lambda x, options=None: x, {"options": {}}),
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""What docs/many-devices.md tells a newcomer to do, from DDP to a pipeline, line by line."""
+"""Runs the steps of docs/many-devices.md, from DDP to a pipeline, line by line."""
 
 import pathlib
 import re

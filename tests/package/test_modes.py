@@ -1,4 +1,4 @@
-"""What is asked of modes: which one made a tensor, what a fake is known to hold, fakes beside a real run."""
+"""Queries of fake modes: the mode of a tensor, known contents, and fakes compared with a real run."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_what_a_fake_is_known_to_hold():
         known = sg.known_contents(rows)
         assert sg.known_contents(x) is None and sg.known_contents(x * 0 + 1) is None
     assert not sg.is_fake(known) and known.device.type == "cpu" and torch.equal(known, torch.tensor([1, 3, 5, 7]))
-    assert sg.known_contents(torch.ones(2)) is None  # real: ask the tensor itself
+    assert sg.known_contents(torch.ones(2)) is None  # real tensors have no known contents
 
 
 def test_a_real_run_beside_fakes():
@@ -49,7 +49,7 @@ def test_a_real_run_beside_fakes():
         values = torch.nonzero(x > 0)
     assert torch.equal(out, expected) and len(values) > 0 and net.head.weight.grad is not None
     assert check.compared > 10 and check.differences == [] and check.refused == {"aten::nonzero": 1}
-    assert torch.ones(2).sum() == 2  # it has ended
+    assert torch.ones(2).sum() == 2  # the mode has ended
 
 
 def test_what_differs_is_told():

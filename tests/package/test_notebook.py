@@ -1,4 +1,4 @@
-"""The notebook of examples/: valid, and its cells run."""
+"""The notebook of examples/ is valid, and its cells run."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Numbers of a program's text and of sizes are constants of the graph, and no memory of their own; emptied storages."""
+"""Python scalars and sizes become constants of the graph and take no memory; storages resized to zero are freed."""
 
 import importlib.util
 import os
@@ -14,14 +14,15 @@ import shadowgraph as sg
 class DividesBySize(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("other", torch.ones(4096))  # PyTorch compresses what says where code is from
+        # large enough that PyTorch compresses the archive's debug records
+        self.register_buffer("other", torch.ones(4096))
 
     def forward(self, x, ids):
         return x.index_select(0, ids // x.size(1)) + torch.tensor([1.0, 2.0, 3.0])
 
 
 def test_a_traced_size_is_a_constant(tmp_path):
-    """TorchScript makes a tensor of the size, which is gone when the graph could ask for it."""
+    """TorchScript makes a tensor of the size, which is freed before the graph can record it."""
     inputs = torch.randn(8, 3), torch.arange(8)
     torch.jit.trace(DividesBySize(), inputs).save(tmp_path / "net.pt")
     saved = str(tmp_path / "net.sg")
@@ -43,7 +44,8 @@ def test_a_traced_size_is_a_constant(tmp_path):
 
 
 def test_what_the_host_writes_is_in_no_memory_of_its_own():
-    """DistributedDataParallel writes the indices of its parameters into a tensor."""
+    """DistributedDataParallel writes the indices of its parameters into a tensor, which must not count as an
+    allocation."""
     with sg.fake_process_group(2), sg.fake("cpu"):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()
@@ -55,11 +57,11 @@ def test_what_the_host_writes_is_in_no_memory_of_its_own():
     assert sg.Profile(graph).dict()["peak"]["by_kind"]["constant"] == 0
 
 
-# ---- Storages whose memory was given back
+# ---- Storages resized to zero
 
 
 def gathered(shard):
-    """The view is made while there is no memory, and read once there is."""
+    """The view is created while its storage is empty, and read after the storage has grown."""
     with torch.no_grad():
         whole = torch.cat([shard, shard])
         storage = whole.untyped_storage()
@@ -81,7 +83,7 @@ def test_a_view_of_an_emptied_storage_shows_what_comes_there():
         graph = capture.finish([gathered(fake)])
     graph.verify()
     assert torch.equal(graph.compile()(shard)[0], gathered(shard))
-    # The shard, the memory that came again, and what cat made or the result; what was given back is not there.
+    # The shard, the regrown storage, and either cat's operand or the result; the freed storage is not counted.
     assert sg.Profile(graph).peak_bytes == 32 + 2 * 64 + 32
 
 

@@ -1,4 +1,4 @@
-"""What layers keep waits on the host: the pass, plans, and programs that do it themselves."""
+"""Activations offloaded to the CPU: the pass, plans, and programs that offload themselves."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class Host:
-    """Has what layers save on the host: it leaves while the next layer runs, and comes back while its backward does."""
+    """Offloads saved tensors of a layer while the next layer runs, and fetches them during that layer's backward."""
 
     def __init__(self, model):
         self.out, self.back = torch.cuda.Stream(), torch.cuda.Stream()
@@ -116,8 +116,8 @@ def test_a_step_takes_as_long_as_its_copies(tmp_path):
         return sg.profile(which, spec=str(spec)).dict()["time"]["seconds"]
 
     alone = seconds(plain, 1e15)
-    assert seconds(graph, 1e15) < 1.6 * alone  # the host issues calls for copies, too
-    # There and back, one after the other: backward begins when forward's copies of the last layer are through.
+    assert seconds(graph, 1e15) < 1.6 * alone  # issuing the copies takes host time, too
+    # Copies in both directions are serialized: backward starts after the last layer's copy to the CPU.
     assert seconds(graph, 1e9) == pytest.approx(2 * copied / 1e9, rel=0.2)
     assert seconds(graph, 1e9) > 1.9 * seconds(graph, 2e9)
 
@@ -138,7 +138,7 @@ def test_plans_of_others_may_have_layers_on_the_host():
     for one, other in zip(*ranks, strict=True):
         assert other["activations_peak_bytes"] < one["activations_peak_bytes"]
     assert there.on_host > 0 == here.on_host
-    assert there.seconds > here.seconds  # so small a model has nothing to hide copies behind
+    assert there.seconds > here.seconds  # so small a model has no compute to hide copies behind
     half = simulated({"offloaded": [3, 3]})
     assert half.dict()["offloaded"] == there.dict()["offloaded"]
     assert [stage["offloaded"] for stage in half.dict()["stages"]] == [3, 3]

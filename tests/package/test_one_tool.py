@@ -1,4 +1,4 @@
-"""The program shadowgraph and the tool in Python's process are one: answers, JSON and refusals of every verb."""
+"""The executable shadowgraph and the Python entry point give the same output, JSON and errors for every command."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph.__main__ import main
 
-VERBS = {  # words, words that are refused; {g}: a graph, {s}: a TorchScript file
+VERBS = {  # arguments, and arguments that are refused; {g}: a graph, {s}: a TorchScript file
     "profile": ("{g}", "{g} --depth -1"),
     "fit": ("{s} --input f32[batch,16] --memory 900MiB", "{g} --memory 1GiB"),
     "checkpoint": ("{g} --pareto", "{g} --bytes many"),
@@ -66,19 +66,19 @@ def test_both_programs_know_the_same_of_all_operators():
         some = [name for name in names if name.startswith(f"{word}::")]
         command = [_shadowgraph_tool.path(), "operator", *some, "--json"]
         program = subprocess.run(command, capture_output=True, text=True, env=environment)
-        # In a new process, since other tests register rules in this one.
+        # Runs in a new process, because other tests register rules in this one.
         module = [sys.executable, "-m", "shadowgraph", "operator", *some, "--json"]
         said = subprocess.run(module, capture_output=True, text=True)
         assert (said.returncode, said.stderr) == (program.returncode, program.stderr)
         assert (said.returncode == 0) == (word != "prims")
-        if word != "prims":  # those are Python's alone
+        if word != "prims":  # prims exist in Python only
             mine, of_program = json.loads(said.stdout), json.loads(program.stdout)
             assert len(mine) > 100
             assert [pair for pair in zip(mine, of_program, strict=True) if pair[0] != pair[1]] == []
 
 
 def without_times(text):
-    """Without numbers that may be measured times."""
+    """Removes numbers that may be measured times."""
     try:
         return without_seconds(json.loads(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Devices of operators of one's own: what their fake kernels see, and where their results are."""
+"""Devices of custom operators: the devices their fake kernels see, and the devices of their results."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Collectives of tensor parallel beside products: plans beside the program that somebody writes for such a rank."""
+"""Tensor-parallel collectives that overlap matrix products: plans compared with a hand-written program for one rank."""
 
 import json
 
@@ -52,7 +52,7 @@ class Rows(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """One rank has this of each layer."""
+    """One rank's part of each layer."""
 
     def __init__(self, ranks):
         super().__init__()
@@ -61,7 +61,7 @@ class Layer(nn.Module):
         self.fc2 = nn.Linear(INNER // ranks, WIDTH, bias=False)
 
     def forward(self, x):
-        wide = x.float()  # in several kernels, as transformers has it: whole on each rank it would not pay
+        wide = x.float()  # RMSNorm in several kernels, as in transformers; replicating it would be expensive
         y = (wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
         if self.ranks == 1:
             return x + self.fc2(self.fc1(y).relu())
@@ -85,7 +85,7 @@ HOW = dict(loss=lambda loss: loss, optimizer=torch.optim.SGD, dtype=torch.bfloat
 
 
 def simulated(tmp_path, **plan):
-    spec = tmp_path / "h100.json"  # plans wait for no Python
+    spec = tmp_path / "h100.json"  # plans model no Python overhead
     spec.write_text(json.dumps({"version": 1, "base": "h100", "host_call": 5e-6}))
     return sg.simulate_plan(Stack, lambda n: f"i64[{n * TOKENS}]", {"tensor": RANKS, **plan}, devices="4xh100",
                             batch=1, captured_state=True, **HOW)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Captures around training loops as people write them, against profiles of one line and real steps."""
+"""Captures of user-written training loops, compared with sg.profile() and real steps."""
 
 import copy
 
@@ -21,12 +21,12 @@ def storages_of(graph, kind):
 
 
 def loop_of_a_newcomer():
-    """Autocast, a scaler, accumulation, a schedule and an average of the weights, by PyTorch's own pieces."""
+    """Autocast, a grad scaler, gradient accumulation, a schedule and weight averaging, built from PyTorch's classes."""
     rows = TensorDataset(torch.randn(64, 3, 32, 32), torch.randint(10, (64,)))
     with sg.Capture("cuda", host_reads="finite") as session:
         model = Net().cuda()
         average = copy.deepcopy(model)
-        session.name_module(average, "average", state=True)  # nobody calls it
+        session.name_module(average, "average", state=True)  # never called as a module
         optimizer = torch.optim.AdamW(model.parameters())
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=4)
         scaler = torch.amp.GradScaler("cuda")
@@ -59,10 +59,10 @@ def test_a_loop_as_people_write_it():
     report = sg.profile(graph)
     figures = report.dict()
     assert set(figures["phase_peaks"]) == {"init", "forward", "backward", "optimizer"}
-    assert storages_of(graph, "input") >= 8 * 8 * 3 * 32 * 32 * 4  # eight batches of images, and labels
+    assert storages_of(graph, "input") >= 8 * 8 * 3 * 32 * 32 * 4  # eight batches of images and labels
     steps = [node for node in graph if node.target == "aten::_foreach_addcdiv_.ScalarList"]
     assert len(steps) == 4 and {node.phase for node in steps} == {"optimizer"}
-    # A profile of one line: the same loop by its keywords.
+    # The same loop, described by keywords of sg.profile().
     def loss(outputs):
         return nn.functional.cross_entropy(outputs, torch.zeros(8, dtype=torch.int64, device="cuda"))
 
@@ -72,7 +72,7 @@ def test_a_loop_as_people_write_it():
     assert figures["parameters"] == expected["parameters"]
     matmul = expected["flops"]["forward"] + expected["flops"]["backward"]
     assert figures["flops"]["forward"] + figures["flops"]["backward"] == 4 * matmul
-    # Labels that came from the loader, and the scaler's and scheduler's numbers.
+    # Labels that came from the loader, and scalars of the grad scaler and scheduler.
     assert abs(report.peak_bytes - line.peak_bytes) <= 0.001 * line.peak_bytes + 1024
 
 
@@ -109,7 +109,7 @@ def test_a_second_model_and_a_loss():
     noted = {node.notes["parameter"] for node in graph if "parameter" in node.notes}
     assert noted == {"weight", "bias", "Linear.weight", "Linear.bias"}
     assert sg.profile(graph).dict()["parameters"] == 4 * 8 + 8 + 8 * 4 + 4
-    assert storages_of(graph, "input") == 4 * 2 * 4 + 4 * 2 * 4  # what the first model and the loss are given
+    assert storages_of(graph, "input") == 4 * 2 * 4 + 4 * 2 * 4  # inputs of the first model and of the loss
 
 
 def test_closures_run_in_the_middle_of_a_step():

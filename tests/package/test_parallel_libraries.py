@@ -1,4 +1,4 @@
-"""Libraries for many devices: tensor parallelism of transformers, FSDP2 of accelerate, DCP's plans, torchtitan."""
+"""Libraries for distributed training: transformers' tensor parallel, accelerate's FSDP2, DCP, torchtitan."""
 
 import functools
 import math
@@ -86,18 +86,19 @@ def test_a_checkpoint_is_loaded_in_parts_by_transformers(checkpoint):
     config, folder = checkpoint
     report = profiled(lambda: LlamaForCausalLM.from_pretrained(folder, tp_plan="auto"), 2, 1, LLAMA, loss=".loss")
     by_hand = profiled(lambda: llama_by_hand(config, 2), 2, 1, LLAMA, loss=".loss")
-    # transformers cuts the embedding and the head, too.
+    # transformers shards the embedding and the head, too.
     figures_of_both = [each.dict() for each in (report, by_hand)]
     whole = sum(parameter.numel() for parameter in LlamaForCausalLM(config).parameters())
     assert [each["whole_parameters"] for each in figures_of_both] == [whole, whole]
     assert report.dict()["parameters"] == by_hand.dict()["parameters"] - 2 * (128 * 64 // 2)
-    # Two moments and the numbers of steps of every parameter that is here.
+    # Two moments and a step count for each local parameter.
     by_kind = report.dict()["peak"]["by_kind"]
     assert by_kind["parameter"] == 4 * report.dict()["parameters"]
     assert by_kind["optimizer_state"] == 8 * report.dict()["parameters"]
     kinds = [each["communication"]["kinds"]["all_reduce"]["calls"] for each in figures_of_both]
     assert kinds[0] >= 2 * 2 and kinds[1] >= 2 * 2
-    # Two of four heads. Since 2.14 the efficient kernel takes groups of heads; before, attention is products.
+    # Two of four heads. Since 2.14 the efficient kernel supports grouped heads; before, attention runs as matrix
+    # products.
     attention = ("aten::bmm", "aten::_scaled_dot_product_efficient_attention")
     matrices = {math.prod(node.results[0].shape[:-2]) for node in report.graph if node.target in attention}
     assert matrices == {4 * 2}
@@ -135,7 +136,7 @@ def test_transformers_sends_tokens_to_experts(how):
         return kind.maybe_distribute_model(model, given, mesh)
 
     report = profiled(make, 2, 1, LLAMA, loss=".loss")
-    # Each rank has 64 of the 128 tokens, and sends each to two experts of four.
+    # Each rank has 64 of the 128 tokens, and sends each to two of four experts.
     assert any(text.startswith("routing0: 128 evenly over 4, assumed") for text in report.dict()["assumptions"])
     assert report.dict()["communication"]["kinds"]["all_to_all"]["calls"] >= 2 * 4
     experts = 3 * 64 * 128 * 4 * 2
@@ -156,7 +157,7 @@ def accelerated(model):
 
 
 def sharded_by_hand():
-    """accelerate cuts the last norm apart."""
+    """accelerate shards the final norm separately."""
     mesh = init_device_mesh("cuda", (4,))
     model = Decoder()
     for block in model.blocks:
@@ -204,7 +205,7 @@ def test_accelerate_forgets_the_rank():
     assert seen == [0, 1]
 
 
-# ---- Checkpoints are planned, not written
+# ---- Checkpoints are planned, but not written
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "hsdp", "tp", "fsdp x tp"])
@@ -235,7 +236,7 @@ def test_plans_of_checkpoints_sum_to_the_whole(name):
         planner.set_up_planner(states, None, True)
         everybodys, _ = planner.create_global_plan(plans)
     parameters = list(Decoder().parameters())
-    # A parameter, two moments, and how many steps it had.
+    # A parameter, two moments, and its step count.
     whole = 3 * 4 * sum(parameter.numel() for parameter in parameters) + 4 * len(parameters)
     assert sum(map(bytes_of, everybodys)) == whole
     if name != "ddp":
@@ -246,7 +247,7 @@ def test_plans_of_checkpoints_sum_to_the_whole(name):
 
 
 def titans(size, device, depth=3):
-    """As torchtitan does: made on meta, tensor parallel, selective checkpoints, FSDP2, then memory and values."""
+    """Sets up as torchtitan: meta device, tensor parallel, selective checkpoints, FSDP2, then allocation and init."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -284,12 +285,12 @@ def test_a_training_setup_like_torchtitans():
     report = profiled(lambda: titans(4, "cuda"), 4, 3)
     whole = sum(parameter.numel() for parameter in Decoder().parameters())
     assert report.dict()["whole_parameters"] == whole
-    # Blocks are cut in four, but for norms and the biases of rows; the rest in two.
+    # Blocks are sharded over four ranks, except norms and the biases of row-parallel layers; the rest over two.
     here = report.dict()["parameters"]
     assert whole / 4 < here < whole / 2
     by_kind = report.dict()["peak"]["by_kind"]
     assert by_kind["parameter"] == 4 * here and by_kind["optimizer_state"] == 8 * here
-    # Products are kept, the rest is computed again.
+    # Selective checkpointing keeps matrix products and recomputes the rest.
     again = [node.target for node in report.graph if node.phase == "backward" and node.forward is not None]
     assert any("gelu" in name for name in again)
 

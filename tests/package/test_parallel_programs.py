@@ -1,7 +1,7 @@
-"""What every rank of a program of many devices holds, against real ranks over gloo, to the byte.
+"""Memory of every rank of distributed programs, compared with real ranks over gloo, to the byte.
 
-A rank's peak is the most bytes alive at the end of an operator in the second step. Those count for which the program's
-own thread asked. What gloo's threads allocate for themselves is not counted.
+A rank's peak is the maximum of live bytes at the end of an operator in the second step. Only allocations by the
+program's main thread count; those of gloo's threads do not.
 """
 
 import itertools
@@ -57,7 +57,7 @@ def test_every_rank_holds_what_a_real_one_does(name, real_ranks):
     def check(ranks):
         for report, real in zip(reports, ranks, strict=True):
             held = report.peak_bytes
-            # A mesh has a table of its ranks, 4 bytes each, which no operator sees; a number in a tensor has 4.
+            # A mesh keeps a table of its ranks, 4 bytes each, that no operator creates; a scalar tensor takes 4 bytes.
             assert abs(held - real["peak"]) <= 16, (held, real["peak"], real["at"])
             assert collectives_of(report.graph) == real["collectives"]
 
@@ -68,19 +68,19 @@ def test_each_rank_has_a_part_of_the_optimizers_state():
     parameters = list(Decoder().parameters())
     whole = sum(parameter.numel() for parameter in parameters)
     states = [predicted("zero 1", 2, rank).dict()["peak"]["by_kind"]["optimizer_state"] for rank in (0, 1)]
-    # Two moments, and how many steps a parameter had.
+    # Two moments, and a step count per parameter.
     assert sum(states) == 8 * whole + 4 * len(parameters) and max(states) < 4.1 * whole
     for rank in (0, 1):
         figures = predicted("zero 1 in buffers", 2, rank).dict()
         assert figures["parameters"] == whole and figures["parameter_bytes"] == 2 * whole
         kinds = figures["peak"]["by_kind"]
-        # A part in float32 and its moments; bf16 parameters and float32 gradients in buffers of all.
+        # A float32 shard and its moments; buffers hold all bf16 parameters and float32 gradients.
         assert kinds["optimizer_state"] == 12 * whole // 2 + 4
         assert kinds["parameter"] == 2 * whole and kinds["gradient"] == 4 * whole
 
 
 
-# ---- What gloo cannot run: programs for GPUs
+# ---- Programs for GPUs that gloo cannot run
 
 
 def on_cuda(make, rank=0, size=4, **options):
@@ -97,7 +97,7 @@ def on_cuda(make, rank=0, size=4, **options):
 
 
 def test_a_block_given_back_is_not_there_at_the_peak():
-    """8 blocks of 4 MiB over 4 ranks: two of them whole at once, not eight."""
+    """8 blocks of 4 MiB over 4 ranks: two of them are unsharded at once, not eight."""
 
     class Wide(torch.nn.Module):
         def __init__(self):
@@ -121,7 +121,8 @@ def test_a_block_given_back_is_not_there_at_the_peak():
         report = sg.profile(lambda: make(4, "cuda"), "f32[1,1024]", device="cuda", loss=lambda y: y.sum())
     block = 1024 * 1024 * 4
     held = report.peak_bytes - report.dict()["parameter_bytes"]
-    # A whole block and the next one, a whole gradient, the reduce-scatter's copy of it, and shards of gradients.
+    # The current unsharded block and the next one, an unsharded gradient, its copy for reduce-scatter, and gradient
+    # shards.
     assert 4 * block <= held <= 6 * block
     assert report.dict()["whole_parameters"] == 4 * report.dict()["parameters"] == 8 * 1024 * 1024
     saved = {node.name for node in report.graph if node.saved}
@@ -180,7 +181,7 @@ def test_loss_parallel():
 
     report = on_cuda(make, context=lambda ids: loss_parallel(), loss=lambda logits: F.cross_entropy(
         logits.flatten(0, 1), torch.zeros(BATCH * LENGTH, dtype=torch.int64, device="cuda")))  # fmt: skip
-    # No rank has all logits, BATCH * LENGTH * WORDS.
+    # No rank holds all logits, BATCH * LENGTH * WORDS.
     largest = max(math.prod(value.shape) for node in report.graph for value in node.results
                   if value is not None and value.shape and value.shape[-1] in (WORDS // 4, WORDS))  # fmt: skip
     assert largest == BATCH * LENGTH * WORDS // 4
@@ -214,7 +215,7 @@ def test_a_model_sharded_with_real_parameters_is_refused():
 
 
 class Closed(torch.Tensor):
-    """Holds a tensor and tells nobody of it."""
+    """Wraps a tensor without exposing it."""
 
     @staticmethod
     def __new__(cls, held):

@@ -1,4 +1,4 @@
-"""Parts of the tests (conftest.py), which processes of their own run."""
+"""Splitting of the tests into parts (conftest.py), checked in separate processes."""
 
 import os
 import pathlib
@@ -23,6 +23,6 @@ def test_every_test_is_in_one_part(pytestconfig):
     whole = names_of("0/1", pytestconfig.rootpath)
     parts = [name for part in ("0/3", "1/3", "2/3") for name in names_of(part, pytestconfig.rootpath)]
     assert len(whole) > 100 and sorted(parts) == sorted(whole)
-    # Each process finds the same names: none says an address.
+    # Test ids are the same in every process, because none contains an address.
     names = pytestconfig.stash[ALL]
     assert len(set(names)) == len(names) and not [name for name in names if re.search("0x[0-9a-f]{6}", name)]

@@ -1,4 +1,4 @@
-"""Peaks of Hugging Face models against real training steps on the CPU: the allocator's, second step with AdamW."""
+"""Peaks of Hugging Face models compared with the CPU allocator's in the second real training step with AdamW."""
 
 import functools
 
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import shadowgraph as sg
 
 ADAMW = functools.partial(torch.optim.AdamW, foreach=True)
-# What a CPU's convolutions take and give back inside one call is in no graph, and differs by processor.
+# Memory that CPU convolutions allocate and free within one call is not in the graph, and differs by processor.
 HAVE_CONVOLUTIONS = {"resnet", "convnext", "vit", "swin", "clip", "whisper", "mamba", "mamba2"}
 
 
@@ -20,7 +20,7 @@ def bytes_of(tensors):
 
 
 def real_step(model, inputs):
-    """(peak in bytes, the operators that were running at the peak, FLOPs) of the second step."""
+    """Returns the peak in bytes, the operators running at the peak, and the FLOPs of the second step."""
     optimizer = ADAMW(model.parameters())
 
     def step():
@@ -59,7 +59,7 @@ def test_peak_and_flops_of_a_real_step(name, attention):
 
     torch.manual_seed(0)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # kernels that keep a buffer for each thread
+    torch.set_num_threads(1)  # some kernels allocate a buffer per thread
     try:
         peak, running, flops = real_step(make().train(), inputs())
     finally:

@@ -1,4 +1,4 @@
-"""Programs of torch.distributed.pipelining, captured for one rank and held against real ranks over gloo."""
+"""Programs of torch.distributed.pipelining, captured for one rank and compared with real ranks over gloo."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
 
     def check(ranks):
         for rank, (report, there) in enumerate(zip(reports, ranks, strict=True)):
-            held = report.peak_bytes  # a mesh's table of ranks is unseen, a number that the host writes is seen
+            held = report.peak_bytes  # a mesh's table of ranks is not captured; scalars that the host writes are
             assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
             assert collectives_of(report.graph) == there["collectives"]
 
@@ -44,14 +44,15 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_first_steps_of_real_ranks(name, real):
-    """Before and while it runs all stages once more, a real rank asks its neighbors for their shapes."""
+    """In the first step, a real rank exchanges shapes with its neighbors before and during an extra run of all
+    stages."""
     reports = [profiled(name, rank, steady_state=False) for rank in range(RANKS)]
 
     def check(ranks):
         for rank, (report, of) in enumerate(zip(reports, ranks, strict=True)):
             there = of["first"]
-            # Numbers that the optimizer's step makes are constants of the graph, there from the beginning. With tensor
-            # parallel a real rank has 24 bytes more.
+            # Scalars of the optimizer step are constants of the graph, allocated from the start. With tensor parallel a
+            # real rank has 24 more bytes.
             constants = sum(node.results[0].nbytes for node in report.graph if node.target == "sg::constant")
             assert -24 <= report.peak_bytes - there["peak"] <= 16 + constants, (rank, report.peak_bytes, there)
             besides = iter(there["collectives"])
@@ -63,9 +64,9 @@ def test_first_steps_of_real_ranks(name, real):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_first_steps(name, device):
-    """The handshake of a first step runs all stages once more, on shapes that they were told."""
+    """Shape inference in the first step runs all stages once more, on the shapes received from neighbors."""
     for rank in range(RANKS):
-        # DDP's buckets are others in a second step.
+        # DDP rebuilds its buckets in the second step.
         first, second = ([call for call in collectives_of(profiled(name, rank, device, steady_state=steady).graph)
                           if call[0] in ("c10d::send", "c10d::recv_")] for steady in (False, True))  # fmt: skip
         assert first[-len(second) :] == second
@@ -81,7 +82,7 @@ def test_sends_and_receives_are_nodes():
     assert len(buffers) == len(received)
     names = {node.argument("name") for node in graph if node.target == "sg::input"}
     kept = {"stage1.received_activation0.0", "stage1.received_gradient0.7"}
-    # Until 2.14 torch keeps a buffer for each micro-batch and direction; later it makes one for each receive.
+    # Up to 2.14, torch keeps a buffer per micro-batch and direction; later versions allocate one per receive.
     assert not kept & names if hasattr(_RecvInfo, "allocate_buffer") else kept <= names
 
 
@@ -92,11 +93,11 @@ def test_a_communicator_for_each_edge():
         assert collectives_of(profiled("1f1b", 1).graph) == sent
 
 
-# ---- The handshake
+# ---- Shape inference between stages
 
 
 def loop_of(name, device, rank):
-    """A loop of one's own: its graph."""
+    """Captures a user-written loop; returns its graph."""
     with sg.Capture(device) as session:
         schedule = PROGRAMS[name](device)
         for stage, module in pipeline_programs.modules_of(schedule).items():
@@ -197,7 +198,7 @@ def test_a_function_that_makes_the_same_stage_for_every_rank():
             sg.profile(lambda: make(world), IDS, target=IDS, device="cpu")
 
 
-# ---- What a schedule is given
+# ---- Arguments of a schedule
 
 
 def test_what_is_refused():
@@ -229,7 +230,7 @@ def test_what_a_loop_does_besides(options):
     plain, other = (profiled("interleaved", 1, "cuda", **more) for more in ({}, options))
     assert collectives_of(plain.graph) == collectives_of(other.graph) or "dtype" in options
     if "ema" in options:
-        assert other.dict()["buffer_bytes"] == plain.dict()["parameter_bytes"] + 8  # and the number of averaged steps
+        assert other.dict()["buffer_bytes"] == plain.dict()["parameter_bytes"] + 8  # and the count of averaged steps
     elif "dtype" in options:
         assert 2 * other.dict()["parameter_bytes"] == plain.dict()["parameter_bytes"]
         sent = [sum(size for _, size in collectives_of(report.graph)) for report in (plain, other)]
@@ -276,5 +277,6 @@ def test_outputs_that_nobody_wants():
     logits = ALL * LENGTH * pipeline_programs.WORDS * 4
     made = [[node for node in report.graph if node.target == "aten::cat"] for report in (whole, none)]
     assert [node.results[0].nbytes for node in made[0]] == [logits] and made[1] == []
-    # Until the end of the step every micro-batch's logits stay in the first, in the second what its backward needs.
+    # Until the step ends, the first rank keeps the logits of every micro-batch, the second only tensors for its
+    # backward.
     assert whole.peak_bytes > none.peak_bytes

@@ -1,4 +1,4 @@
-"""The plain PyTorch models of scripts/measure_gpu.py, captured, against the built-in C++ ones: the same program."""
+"""The plain PyTorch models of scripts/measure_gpu.py, captured, compared with the equivalent built-in C++ models."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ import measure_gpu
 
 
 class Step(torch.nn.Module):
-    """A model and its loss, where it is trained."""
+    """A model and, for training, its loss."""
 
     def __init__(self, name, dtype, trains):
         super().__init__()
@@ -57,14 +57,14 @@ def test_is_the_same_program(name, mode):
     command += ["--mode", "train", "--optimizer", mode] if trains else []
     built_in = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     plain = report.dict()
-    # A torch without CUDA does not flatten the weights, so cuDNN copies them at each call, as in the tool.
+    # A torch without CUDA does not flatten the weights, so cuDNN copies them at each call, as in the command-line tool.
     # AdamW's step has its peak elsewhere.
     flattened = name == "lstm_lm" and mode == "sgd" and torch.version.cuda
     copied = sum(weight.nbytes for weight in kind(**full).rnn.parameters()) if flattened else 0
     expected = figures(built_in)
     expected["peak"] -= copied
     assert figures(plain) == expected
-    # Which of two tensors that die together dies first decides what the allocator has left over.
+    # The order in which tensors with the same last use are freed changes the allocator's fragmentation.
     for figure, tolerance in [("allocated_peak_bytes", 0.001 if trains else 0.03), ("reserved_peak_bytes", 0.03)]:
         there = built_in["device_memory"][figure] - copied
         assert plain["device_memory"][figure] == pytest.approx(there, rel=tolerance)

@@ -1,4 +1,4 @@
-"""Plans of clusters for models in Python."""
+"""Cluster plans for Python models."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ from torch import nn
 import shadowgraph as sg
 from shadowgraph.__main__ import main
 
-# transformers asks for torchvision, which is built for another torch.
+# transformers imports torchvision, which may be built for another torch.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 CONFIG = {
@@ -86,7 +86,7 @@ def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes(tmp_path):
             fully_shard(layer, **how)
         return fully_shard(model, **how)
 
-    # Plans wait for no Python.
+    # Plans model no Python overhead, so the profile uses a shorter host call.
     (tmp_path / "h100.json").write_text(json.dumps({"version": 1, "base": "h100", "host_call": 5e-6}))
     with sg.fake_process_group(16):
         real = sg.profile(make, long, loss=".loss", optimizer=functools.partial(torch.optim.AdamW, fused=True),
@@ -277,6 +277,6 @@ def test_kernels_of_attention_are_a_knob():
     how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32)
     seconds = {kernel: sg.simulate_plan(llama(), ids, given | {"attention": kernel}, **how).seconds
                for kernel in ("device", "cudnn", "flash", "math")}  # fmt: skip
-    assert seconds["device"] == seconds["cudnn"] < seconds["math"]  # what PyTorch takes on an H100
+    assert seconds["device"] == seconds["cudnn"] < seconds["math"]  # PyTorch's default on an H100
     with pytest.raises(sg.Error, match="attention: 'fast' is not one of device"):
         plan(attention=["fast"])

@@ -1,4 +1,4 @@
-"""The package in a process: orders of import, thread-local storage, memory over many captures."""
+"""The package within a process: import order, thread-local storage, memory over many captures."""
 
 import pathlib
 import re
@@ -58,11 +58,11 @@ def test_many_captures_leave_nothing_behind():
     before = resident_pages()
     for _ in range(1000):
         capture()
-    assert resident_pages() - before < 1024  # 4 MiB; one graph is some 100 KiB
+    assert resident_pages() - before < 1024  # 4 MiB; one graph takes some 100 KiB
 
 
 def test_a_module_call_is_the_modules_own():
-    # Hooks, keyword arguments, several results, and what a call raises.
+    # Forward hooks, keyword arguments, several results, and exceptions from a call.
     class Odd(torch.nn.Module):
         def forward(self, x, *more, scale=1, **others):
             if others:
@@ -86,7 +86,7 @@ def test_a_module_call_is_the_modules_own():
 
 
 def test_leaving_a_module_that_was_not_entered_is_an_error():
-    # A capture that begins inside a module's call ends there, too.
+    # A capture that begins inside a module's call also ends there.
     class Inside(torch.nn.Module):
         def forward(self, x):
             self.graph = sg.capture(lambda y: y + 1, "f32[2]")
@@ -111,7 +111,7 @@ def test_a_torch_without_a_private_part_is_refused_in_words():
 
 
 def test_a_triton_kernel_on_fakes_is_refused_by_name():
-    triton = pytest.importorskip("triton")  # in PyTorch's CUDA wheels
+    triton = pytest.importorskip("triton")  # included in PyTorch's CUDA wheels
 
     @triton.jit
     def doubled(pointer):

@@ -1,4 +1,4 @@
-"""Reports, against what a real step on the CPU shows."""
+"""Reports compared with a real step on the CPU."""
 
 import base64
 import functools
@@ -34,7 +34,7 @@ def test_a_graph_of_no_device_is_of_the_one_that_holds_most(large, small):
     assert report.dict()["device"] == large
     assert report.peak_bytes == 2 * 4096
     assert ("device_memory" in report.dict()) == (large != "cpu")
-    assert ("H100" in report.dict()["time"]["spec"]) == (large != "cpu")  # whose time is told by default
+    assert ("H100" in report.dict()["time"]["spec"]) == (large != "cpu")  # CUDA devices have a default spec
 
 
 def test_flops_are_those_of_flop_counter_mode():
@@ -76,7 +76,7 @@ def test_shapes_alone_are_inputs():
         assert given["peak"] == specs["peak"], shapes
     bilinear = sg.profile(lambda: torch.nn.Bilinear(4, 5, 6), [(8, 4), (8, 5)], device="cuda")
     assert "f32[8,4]" in bilinear.graph.text() and "f32[8,5]" in bilinear.graph.text()
-    # Beside a tensor, a tuple of numbers is an argument as any other.
+    # Among tensor inputs, a tuple of numbers is passed through unchanged.
     viewed = sg.capture_training_step(Viewed, [torch.ones(2, 6), (3, 4)])
     assert "f32[3,4]" in viewed.text()
 
@@ -95,7 +95,7 @@ def test_one_line_for_models_factories_and_structures():
 
 
 def given_in(page):
-    """What the header of a page's data says of given values."""
+    """Returns the overridden values listed in the header of the page's data."""
     data = zlib.decompress(base64.b64decode(page.partition('id="graph-data">')[2].partition("<")[0]))
     return json.loads(data[8 : 8 + int.from_bytes(data[4:8], "little")]).get("given")
 
@@ -204,7 +204,7 @@ def test_a_compiled_model_is_profiled_as_eager_and_says_so(how):
     assert report.peak_bytes == sg.profile(Compiled, "f32[8,64]", **options).peak_bytes
     assert report.dict()["assumptions"] == ["torch.compile is ignored: compiled programs use less memory and time"]
     assert "torch.compile is ignored" in str(report)
-    # Outside it is compiled, as before.
+    # Outside the context it is compiled, as before.
     counted = []
 
     def backend(graph, inputs):

@@ -1,4 +1,4 @@
-"""Figures of single nodes, profilers with rules of one's own, and reports of graphs that were recorded already."""
+"""Costs of single nodes, profilers with custom rules, and reports of graphs that were captured earlier."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_a_graph_is_profiled_as_its_model_is(tmp_path):
         graph = session.finish(torch.ones(4, 5) @ torch.ones(5, 6))
     assert sg.profile(graph).dict()["flops"]["forward"] == 2 * 4 * 5 * 6
     assert sg.profile(graph, device=torch.device("cpu")).dict()["device"] == "cpu"
-    with sg.Capture("cuda") as session:  # says nothing of a device: that of most bytes, and its metrics
+    with sg.Capture("cuda") as session:  # no device is given, so the one with most bytes is used, with its metrics
         graph = session.finish(torch.ones(9, 9, device="cuda") @ torch.ones(9, 1).cuda())
     metrics = sg.profile(graph).dict()
     assert metrics["device"] == "cuda:0" and metrics["time"]["spec"].startswith("NVIDIA H100")
@@ -61,7 +61,7 @@ def test_nodes_have_figures():
     assert (head.bytes_read, head.bytes_written) == (4 * (4 + 8 * 16 + 16 * 4), 4 * 8 * 4)
     assert head.allocated_bytes == 8 * 4 * 4 and head.seconds > 0
     (relu, *_) = [node for node in report.nodes if node.target == "aten::relu"]
-    assert relu.saved_bytes == relu.allocated_bytes == 8 * 16 * 4  # its result, which the next layer reads
+    assert relu.saved_bytes == relu.allocated_bytes == 8 * 16 * 4  # its result, which the next layer saves
     assert relu.elementwise_flops == 8 * 16 and relu.flops == relu.transcendental == relu.wire_bytes == 0
 
     metrics = report.dict()
@@ -80,7 +80,7 @@ def test_what_is_not_known_is_none():
     assert node.bytes_read == 8 * 16 * 4
     (exp,) = [report.node(node) for node in graph.find("aten::exp")]
     assert (exp.flops, exp.transcendental, exp.scratch_bytes) == (0, 128, 0)
-    meta = sg.Profile(graph, device="xpu")  # nobody knows its metrics
+    meta = sg.Profile(graph, device="xpu")  # no spec exists for this device
     assert all(node.seconds is None for node in meta.nodes)
 
 

@@ -1,4 +1,4 @@
-"""Programs as people write them: they read values, load files, checkpoint, generate."""
+"""Programs as users write them: they read values, load files, use checkpoints, generate."""
 
 import copy
 import pickle
@@ -10,7 +10,7 @@ import torch
 
 import shadowgraph as sg
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 
@@ -18,7 +18,7 @@ def guards(graph):
     return [guard for guard in graph.guards if guard.split(" ")[0].rstrip("0123456789") in ("item", "equal", "assumed")]
 
 
-# ---- Contents on demand
+# ---- Contents computed on demand
 
 
 def test_what_follows_from_constants_is_known_at_any_size():
@@ -87,7 +87,7 @@ def test_sizes_that_data_decides_by_name_kind_and_function():
         x = torch.rand(4, 2, device="cuda")
         assert x.masked_select(x > 0.5).shape == (3,)
         assert x[0].nonzero().shape == (1, 1)
-        assert x[1].nonzero().shape == (2, 1)  # no more than it has
+        assert x[1].nonzero().shape == (2, 1)  # at most the number of elements
     for bad in (3, {"nonzero": "many"}):
         with pytest.raises((sg.Error, RuntimeError)), sg.fake("cuda", data_sizes=bad):
             pass
@@ -138,7 +138,7 @@ def test_lbfgs_and_adafactor():
         optimizer.step(closure)
         graph = session.finish()
     graph.verify()
-    assert sum(node.target.startswith("aten::addmm") for node in graph) == 2  # the loss stays 1.0
+    assert sum(node.target.startswith("aten::addmm") for node in graph) == 2  # host reads of the loss give 1.0
     graph = sg.capture_training_step(torch.nn.Linear(64, 64), "f32[4,64]", optimizer=torch.optim.Adafactor,
                                      steady_state=True, options={"host_reads": "finite"})  # fmt: skip
     graph.verify()
@@ -267,7 +267,7 @@ def test_data_loaders_give_fakes(shuffle):
     assert not any(sg.is_fake(x) for x, _ in loader)
 
 
-# ---- Whatever reads memory
+# ---- Other reads of memory
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -316,7 +316,7 @@ def test_generate_with_a_fixed_number_of_new_tokens():
     assert guards(graph) and all("false" in guard for guard in guards(graph))
 
 
-# ---- Speech with connectionist temporal classification: lengths come out of masks, layers are dropped by chance
+# ---- Speech recognition with CTC loss: lengths are computed from masks, layers are dropped at random
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -330,7 +330,8 @@ def test_hubert_with_ctc_loss_and_layer_drop(device):
     inputs = {"input_values": torch.zeros(2, 800), "labels": torch.ones(2, 4, dtype=torch.long)}
     with pytest.raises(sg.DataDependentError, match="host_reads"):
         sg.capture_training_step(model, inputs, optimizer="adamw", device=device)
-    # A random number is not below the rate: no layer is dropped. No frame is masked, as the mask's own draws decide.
+    # host_reads answers False: no random number is below the dropout rate, so no layer is dropped, and no frame is
+    # masked.
     graph = sg.capture_training_step(model, inputs, optimizer="adamw", device=device, host_reads={"bool": False})
     graph.verify()
     lengths = [node for node in graph.nodes if node.target == "aten::_ctc_loss"]

@@ -1,4 +1,5 @@
-"""Programs of bench/published beside what others measured: a few rows of each table, held to the bars of the page."""
+"""Programs of bench/published compared with published measurements: a few rows per table, within the page's error
+bounds."""
 
 import importlib
 import pathlib
@@ -36,7 +37,7 @@ OTHERS = (
 
 
 def errors_of(cases):
-    """|error| of the most bytes allocated, for the rows of the cases."""
+    """Returns the relative error of peak allocated bytes for each row of the cases."""
     errors = {}
     for row in megatron.rows():
         if row["case"] in cases:

@@ -1,4 +1,4 @@
-"""Times of GPUs beside runs that others published: some rows of the tables that `make published` runs whole."""
+"""GPU times compared with published runs: some rows of the tables that `make published` runs in full."""
 
 import pathlib
 import sys
@@ -19,7 +19,7 @@ def pairs(table, wanted):
 
 
 def test_training_runs_of_llm_foundry():
-    """Eight devices, 2,048 tokens: A100 of both sizes and H100, two models each."""
+    """Eight devices, 2,048 tokens: A100 with 40 and 80 GB and H100, two models each."""
     of = ("8", "2048")
     rows = pairs(llm_foundry, lambda row: (row["gpus"], row["sequence"]) == of and row["model"] in ("3b", "1b"))
     assert {row["gpu"] for row in rows} == {"a100_40gb", "a100_80gb", "h100_80gb"}
@@ -35,7 +35,7 @@ def test_a_training_run_of_torchtitan():
 
 
 def test_single_operators():
-    """One model on two devices: the law has no constant of a row."""
+    """One model on two devices: no constant is fitted to a row."""
     rows = pairs(operators, lambda row: row["model"] == "gpt_6_7B" and row["tp"] == "1")
     assert len(rows) > 60
     by_device = [[row for row in rows if operators.part(row) == device] for device in ("a100", "v100")]
@@ -46,7 +46,7 @@ def test_single_operators():
 
 
 def test_rows_may_come_from_elsewhere(tmp_path):
-    """What --csv takes: the columns of the original logs, and .gz."""
+    """--csv accepts the columns of the original logs, and .gz files."""
     table = tmp_path / "rows.csv"
     table.write_text("gpu_set,model,mbs,tp,algo,op_name,fwd_us,output_mb\nl4-x,gpt_1_3B,1,1,0,enc-MLP-GEMM-1,3000,80\n")
     (row,) = comparison.read_rows(table)

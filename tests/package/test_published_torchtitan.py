@@ -1,4 +1,4 @@
-"""Programs of torchtitan's rows: what is the same however it is cut, and rows beside what was published."""
+"""torchtitan programs of the published table: quantities that do not depend on the sharding, and measured rows."""
 
 import importlib
 import pathlib
@@ -41,7 +41,7 @@ def test_a_compiled_block_multiplies_what_an_eager_one_does():
 def test_a_compiled_block_keeps_less_and_is_faster():
     eager, compiled = (report(compiled=word, checkpoint="selective") for word in ("no", "yes"))
     assert compiled["communication"]["overlap"]["seconds"] < eager["communication"]["overlap"]["seconds"]
-    # The last product of each of 8 blocks, in bf16.
+    # The last matrix product of each of 8 blocks, in bf16.
     kept = eager["phase_peaks"]["backward"]["bytes"] - compiled["phase_peaks"]["backward"]["bytes"]
     assert kept == pytest.approx(8 * 2 * 1024 * 2048 * 2, rel=0.2)
 
@@ -58,7 +58,7 @@ def test_float8_multiplies_as_much_and_gathers_half_as_much():
         groups = report(**CUT, precision=precision)["communication"]["groups"]
         return sum(group["payload_bytes"] for group in groups if group["axis"] == "tp")
 
-    # A block gathers the inputs of two pairs of layers, again in backward, and two gradients.
+    # A block all-gathers the inputs of two pairs of layers, again in backward, and two gradients.
     saved = 8 * 6 * 2 * 1024 * 2048
     assert 0 <= saved - (sent("bf16") - sent("fp8")) < 10_000, "but for the largest values that all agree on"
 
@@ -79,7 +79,7 @@ def test_layers_of_stages_are_torchtitans():
 def test_an_interleaved_pipeline_is_faster():
     ranks = {name: pipeline.ranks_of(programs.Row({**PLAIN, **PIPELINE}), name) for name in pipeline.SCHEDULES}
     plain, interleaved = (ranks[name].run(spec="h100").seconds for name in ("1F1B", "Interleaved1F1B"))
-    # 4 micro-batches through 4 ranks: 7 turns of a whole stage, or 11 of half a one; FSDP's collectives are no less.
+    # 4 micro-batches on 4 ranks take 7 turns of a whole stage, or 11 of half a stage; FSDP's collectives take no less.
     assert 1.05 * interleaved < plain
 
 

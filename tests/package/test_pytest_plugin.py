@@ -1,4 +1,4 @@
-"""The pytest plugin: sg_profile, gpu_memory, baselines; each in a session of its own."""
+"""The pytest plugin: sg_profile, gpu_memory, baselines; each in a separate pytest session."""
 
 import os
 import pathlib

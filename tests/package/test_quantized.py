@@ -1,4 +1,4 @@
-"""Parameters of libraries' classes: torchao's, bitsandbytes', a class that hides what it holds, adapters of peft."""
+"""Parameters of tensor subclasses: torchao, bitsandbytes, a subclass that hides its storage, and peft adapters."""
 
 import sys
 import types
@@ -10,13 +10,13 @@ from torch import nn
 import shadowgraph as sg
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
-# Libraries of scripts/setup.sh --test: without one of them, these tests fail and say which.
+# Installed by scripts/setup.sh --test: if one is missing, these tests fail with its name.
 import bitsandbytes as bnb  # noqa: E402
 import peft  # noqa: E402
 import torchao  # noqa: E402
 import transformers  # noqa: E402
 
-# The packages' pinned versions are those of tests/python/requirements.txt.
+# The packages' pinned versions are in tests/python/requirements.txt.
 ao = torchao.quantization
 CUDA_OF_TORCH = torch.version.cuda
 
@@ -68,7 +68,7 @@ def test_torchao_keeps_its_tensors(name, device):
 
 
 def test_torchao_asks_for_cuda_and_gets_it():
-    """Float8 products and tiles of int4 are for GPUs alone. They were refused, since torch.version.cuda was None."""
+    """Float8 products and int4 tiles exist for GPUs only. torchao refuses them if torch.version.cuda is None."""
 
     def make(configuration, width=256):
         made = mlp(width=width)
@@ -81,7 +81,7 @@ def test_torchao_asks_for_cuda_and_gets_it():
     tiles = ao.Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d")
     graph = sg.profile(lambda: make(tiles, 1024), "bf16[32,1024]").graph
     assert state_of(graph)["0.weight.qdata"] == ("int32", 1024 * 512 // 2)
-    assert torch.version.cuda == CUDA_OF_TORCH  # as it was
+    assert torch.version.cuda == CUDA_OF_TORCH  # restored
 
 
 def test_float8_training():
@@ -90,7 +90,7 @@ def test_float8_training():
     step = sg.capture_training_step(lambda: convert_to_float8_training(mlp()), "bf16[32,256]", optimizer="adamw",
                                     device="cuda", steady_state=True)  # fmt: skip
     step.verify()
-    # Forward, and two products of backward each; the input of the first layer needs no gradient, which torchao ignores.
+    # Forward, and two products of backward each; torchao also computes the unneeded input gradient of the first layer.
     assert sum(node.target == "aten::_scaled_mm" for node in step) == 6
     assert state_of(step) == {"0.weight": ("bfloat16", 2 * 256 * 512), "2.weight": ("bfloat16", 2 * 256 * 512)}
 
@@ -121,7 +121,7 @@ def test_linear8bit_is_int8_and_its_statistics(way, device):
         "0.weight": weight, "0.weight.SCB": scales, "2.weight": more_weight, "2.weight.SCB": more_scales,
     }  # fmt: skip
     assert "assumed" not in graph.metadata
-    if isinstance(model, nn.Module):  # it stays as it was
+    if isinstance(model, nn.Module):  # the given model is unchanged
         assert all(not sg.is_fake(tensor) for layer in (model[0], model[2]) for tensor in layer.parameters())
         assert model[0].weight.dtype == (torch.int8 if way == "real and quantized" else torch.float16)
         assert model[0].state.CB is None
@@ -132,7 +132,8 @@ def test_linear8bit_that_has_run():
     x = torch.randn(8, 256)
     before = model(x)
     graph = sg.profile(model, "f32[8,256]").graph
-    assert state_of(graph)["0.state.SCB"] == ("float32", 4 * 512)  # bitsandbytes hands it on at the first forward
+    # bitsandbytes moves it into the state in the first forward
+    assert state_of(graph)["0.state.SCB"] == ("float32", 4 * 512)
     assert state_of(graph)["0.weight"] == ("int8", 256 * 512)
     assert torch.equal(model(x), before)
 
@@ -178,7 +179,7 @@ assert layer(torch.randn(4, 64)).shape == (4, 32)
 
 
 class Hiding(torch.Tensor):
-    """Runs its operators itself and does not say what it is made of."""
+    """Runs its operators itself and does not expose its inner tensors."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -221,5 +222,5 @@ def test_adapters_stay_as_made_unless_asked():
     for model in (make, make()):
         report = sg.profile(model, inputs, optimizer="adamw", dtype=torch.bfloat16)
         assert {dtype for name, (dtype, _) in state_of(report.graph).items() if "lora" in name} == {"bfloat16"}
-        # Two matrices at each of two projections of each of two layers.
+        # Two adapter matrices at each of two projections of each of two layers.
         assert "dtype=bfloat16 converted 8 parameters" in str(report)

@@ -1,4 +1,4 @@
-"""sg.profile(..., ranks="all"): which ranks do the same, and a report for each role."""
+"""sg.profile(..., ranks="all"): groups identical ranks into roles, with a report for each role."""
 
 import json
 
@@ -17,7 +17,7 @@ IDS = f"i64[{ALL},{LENGTH}]"
 
 
 class Peak:
-    """A report that knows its peak alone."""
+    """A report that has only a peak."""
 
     graph = None
 
@@ -39,7 +39,7 @@ def test_the_worst_says_what_it_holds_beyond_the_least():
 
 @pytest.fixture
 def captures(monkeypatch):
-    """The ranks that were captured, in order."""
+    """Lists the captured ranks, in order."""
     ranks = []
     original = _capture.of_model
 
@@ -81,18 +81,18 @@ def test_roles_of_a_pipeline(captures):
 def test_ranks_along_a_data_axis_do_the_same(captures):
     found = pipeline("1f1b x fsdp")
     assert {role.name: role.ranks for role in found.roles} == {"stage 0": [0, 1], "stage 1": [2, 3]}
-    assert captures == [0, 1, 2]  # and the last of the first role, to compare
+    assert captures == [0, 1, 2]  # also captures the last rank of the first role, for comparison
     assert pipeline("1f1b x fsdp", ranks=[3]).profiles["rank 3"].peak_bytes == found.profiles["stage 1"].peak_bytes
 
 
 def test_an_order_that_sets_decide():
-    """Torch goes through weights of a zero bubble schedule in the order of their addresses."""
+    """Torch iterates over weights of a zero-bubble schedule in the order of their addresses."""
     for _ in range(4):
         assert [role.ranks for role in pipeline("zbv x tp", optimizer=None).roles] == [[0, 1], [2, 3]]
 
 
 def test_a_thousand_ranks_in_eight_roles(captures):
-    """8 stages x 32 of data x 4 of tensors: one capture a stage, and one to compare."""
+    """8 pipeline stages x 32 data parallel x 4 tensor parallel: one capture per stage, and one for comparison."""
 
     def make():
         mesh = init_device_mesh("cuda", (8, 32, 4), mesh_dim_names=("pp", "dp", "tp"))
@@ -185,7 +185,7 @@ def test_what_is_refused():
         sg.profile(graph, ranks="all")
 
 
-# ---- Ranks against each other
+# ---- Ranks waiting for each other
 
 
 def rank_graph(rank, program, world=2):
@@ -205,7 +205,7 @@ def first(x):
 
 
 def second(x):
-    y = x @ x @ x  # while the first is not done yet
+    y = x @ x @ x  # overlaps the first collective
     torch.distributed.recv(y, 0)
     return y @ x
 
@@ -217,7 +217,7 @@ def test_a_rank_waits_for_what_it_receives():
     figures = run.dict()["ranks"]
     assert figures[0]["waits"].get("send to rank 1") is None
     sent = run.seconds - 3 * one if run.seconds > 3.5 * one else None
-    # The receiver posts after two products, the sender after one; the transfer is behind both.
+    # The receiver posts after two products, the sender after one; the transfer starts after both have.
     waits = figures[1]["waits"]
     assert figures[1]["end_seconds"] == pytest.approx(3 * one + waits["receive from rank 0"] + waits["the host"])
     assert figures[1]["waits"]["receive from rank 0"] > 0
@@ -235,7 +235,7 @@ def test_a_pipeline_takes_what_its_ranks_wait_for():
     for role, row in zip(found.roles, figures):
         assert row["rank"] == role.rank
         assert run.seconds == pytest.approx(row["computing_seconds"] + row["waiting_seconds"])
-    # Ranks in the middle wait for both neighbors, the first for the one behind it alone.
+    # Ranks in the middle wait for both neighbors, the first only for its successor.
     assert {"receive from rank 1", "receive from rank 3"} <= figures[2]["waits"].keys()
     assert not any("receive" in cause and cause != "receive from rank 1" for cause in figures[0]["waits"])
 

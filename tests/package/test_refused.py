@@ -1,4 +1,4 @@
-"""What fake tensors cannot be is refused, also where a Meta kernel of torch's Python would answer."""
+"""Fake tensors that cannot exist are refused, even where a Python Meta kernel would return a result."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import shadowgraph as sg
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_tensors_of_quantized_dtypes_are_refused(device):
-    # Python's Meta kernel makes a float32 tensor of the first.
+    # torch's Python Meta kernel would return a float32 tensor.
     with sg.fake(device):
         x = torch.empty(3, 4, device=device)
         scales, zeros = torch.ones(4, device=device), torch.zeros(4, dtype=torch.long, device=device)

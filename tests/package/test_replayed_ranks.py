@@ -1,4 +1,4 @@
-"""Captured ranks, replayed in real processes over gloo: gradients, losses and stepped parameters to the bit."""
+"""Captured ranks replayed in real processes over gloo: gradients, losses and updated parameters are bitwise equal."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what data decides of a routing is even, or as data_sizes say, and never silently so."""
+"""Mixtures of experts: data-dependent routing is assumed balanced or given by data_sizes, and reported either way."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def routings(graph):
 def test_counts_are_the_even_share(count, device):
     with sg.Capture(device) as capture:
         counts = count(torch.empty(TOKENS, EXPERTS, device=device).normal_())
-        # 20 over 4 are 5 each; of 21 the first would have the one that is left.
+        # 20 over 4 experts are 5 each; of 21 the first expert would get the remaining one.
         assert counts.tolist() == [5, 5, 5, 5]
         graph = capture.finish([counts])
     graph.verify()
@@ -69,7 +69,7 @@ def test_what_does_not_divide_goes_to_the_first():
         assert counts.tolist() == [3, 3, 3, 2]
         rows = F.one_hot(torch.empty(7, 2, device="cuda").topk(2).indices, 4).sum(1)
         assert rows.sum(0).tolist() == [4, 4, 3, 3]
-        assert rows.max().item() == 1  # no token has an expert twice
+        assert rows.max().item() == 1  # no token chooses an expert twice
 
 
 def test_nothing_is_said_of_what_nobody_reads():
@@ -86,10 +86,10 @@ def test_the_user_says_otherwise(count):
         assert counts.tolist() == [4, 9, 4, 3]
         graph = capture.finish([counts])
     assert "routing0[1] = 9" in graph.guards
-    graph.propagate()  # with the recorded counts
+    graph.propagate()  # uses the recorded counts
     with sg.fake("cuda", data_sizes={"routing0[0]": 2, "routing0[1]": 3, "routing0[2]": 7, "routing0[3]": 8}):
         assert count(torch.empty(TOKENS, EXPERTS, device="cuda").normal_()).tolist() == [2, 3, 7, 8]
-        # The names are of the first routing alone.
+        # data_sizes names only the first routing.
         assert count(torch.empty(TOKENS, EXPERTS, device="cuda").normal_()).tolist() == [5, 5, 5, 5]
     with sg.fake("cuda", data_sizes={"routing0[0]": 21}), pytest.raises(sg.Error, match=r"routing0\[0\]"):
         count(torch.empty(TOKENS, EXPERTS, device="cuda").normal_()).tolist()
@@ -111,7 +111,7 @@ def test_answers_of_the_user_come_before_what_is_assumed():
 
 
 def test_a_loop_over_experts():
-    """As transformers writes it: which tokens an expert has are as many as its count."""
+    """Written as in transformers: each expert's token indices have the length of its count."""
     sizes = []
     with sg.Capture("cuda") as capture:
         x = torch.empty(TOKENS, WIDTH, device="cuda")
@@ -128,7 +128,7 @@ def test_other_counts_are_unknown_as_before():
     with sg.fake("cpu"):
         unknown = torch.empty(8).normal_()
         with pytest.raises(sg.DataDependentError):
-            torch.bincount(unknown.long())  # how many bins there are, nobody says
+            torch.bincount(unknown.long())  # the number of bins is unknown
         with pytest.raises(sg.DataDependentError):
             torch.histc(unknown, bins=4, min=-1, max=1).tolist()
         with pytest.raises(sg.DataDependentError):
@@ -138,7 +138,7 @@ def test_other_counts_are_unknown_as_before():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_send_what_this_one_does(rank):
     with sg.fake_process_group(2, rank) as world, sg.Capture("cuda") as capture:
-        # 11 over 4 experts: 3 3 | 3 2, two experts a rank.
+        # 11 tokens over 4 experts: 3 3 | 3 2, with two experts per rank.
         counts = torch.bincount(torch.empty(11, device="cuda").long(), minlength=4)
         mine = [[3, 3], [3, 2]][rank]
         arriving = torch.empty_like(counts)
@@ -158,7 +158,7 @@ def test_all_ranks_send_what_this_one_does(rank):
         total = counts.clone()
         dist.all_reduce(total)
         assert total.tolist() == [6, 6, 6, 4] == funcol.all_reduce(counts, "sum", world).tolist()
-        # What this rank alone knows says nothing of the others.
+        # A value known on this rank is unknown for the others.
         own = torch.tensor([rank], device="cuda")
         dist.all_reduce(own)
         with pytest.raises(sg.DataDependentError):
@@ -169,7 +169,7 @@ def test_all_ranks_send_what_this_one_does(rank):
 
 
 class Dispatch:
-    """torchtitan's ExpertParallel: counts by histc, their exchange, splits on the CPU, tokens, grouped experts."""
+    """torchtitan's ExpertParallel: counts by histc, exchange of counts, splits on the CPU, tokens, grouped experts."""
 
     def __init__(self, group, size):
         self.group, self.size = group, size
@@ -198,7 +198,7 @@ class GroupedExperts(torch.nn.Module):
         order = chosen.view(-1).argsort(stable=True)
         dispatch = Dispatch(dist.group.WORLD, self.size)
         mine, arriving = dispatch(x[order // CHOICES], counts)
-        # From by rank to by expert.
+        # Reorders rows from by-rank to by-expert.
         pieces = mine.split(arriving.tolist())
         local = EXPERTS // self.size
         by_expert = torch.cat([piece for i in range(local) for piece in pieces[i::local]])
@@ -218,7 +218,7 @@ def test_torchtitans_experts_are_profiled_in_one_line():
                             optimizer=torch.optim.AdamW, steady_state=True)  # fmt: skip
     report.graph.verify()
     assert "20 evenly over 4" in str(report)
-    # Exchanges of 20 tokens of 8 floats there and back, of gradients back, and of 4 counts. x takes no gradient.
+    # All-to-alls of 20 tokens of 8 floats there and back, of gradients back, and of 4 counts. x requires no gradient.
     kinds = report.dict()["communication"]["kinds"]
     assert kinds["all_to_all"]["calls"] == 4
     assert kinds["all_to_all"]["payload_bytes"] == 3 * 20 * WIDTH * 4 + 4 * 8
@@ -231,7 +231,7 @@ def test_a_rank_with_a_favored_expert_holds_more():
             return sg.profile(lambda: GroupedExperts(2), "f32[64,8]", loss=lambda y: y.sum(), device="cuda", **options)
 
     even, favored = profiled(0), [profiled(rank, data_sizes={"routing[0]": 96}) for rank in (0, 1)]
-    # Expert 0 has 96 of 128 tokens, the others 11, 11 and 10: 2 * 107 come to rank 0, 2 * 21 to rank 1.
+    # Expert 0 gets 96 of 128 tokens, the others 11, 11 and 10: rank 0 receives 2 * 107, rank 1 receives 2 * 21.
     shapes = [{node.results[0].shape[0] for node in report.graph.find("aten::_grouped_mm") if node.phase == "forward"}
               for report in (even, *favored)]  # fmt: skip
     assert shapes == [{128}, {2 * 107}, {2 * 21}]

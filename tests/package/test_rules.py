@@ -1,4 +1,4 @@
-"""Shape rules in Python, for operators of one's own and for libtorch's."""
+"""Shape rules in Python, for custom operators and for libtorch's."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ library.impl("twice", lambda x: torch.cat([x, x]), "CPU")
 
 @pytest.fixture
 def gelu_again():
-    """The rule of aten::gelu, as it was."""
+    """Restores the rule of aten::gelu."""
     yield
     sg.register_rule("aten::gelu", lambda x, *, approximate: torch.empty_like(x))
 
@@ -31,7 +31,8 @@ def test_a_rule_takes_what_the_schema_says():
         seen.append((x.device, x.is_cuda, k, sorted, dtype))
         return x.new_empty(x.shape[0], k, dtype=dtype), torch.empty(k, dtype=torch.int64)
 
-    assert rule(torch.empty(3, 2), 1, sorted=False, dtype=None)[0].shape == (3, 1)  # the function itself
+    # a rule can be called as a plain function
+    assert rule(torch.empty(3, 2), 1, sorted=False, dtype=None)[0].shape == (3, 1)
     seen.clear()
     with sg.Capture("cuda") as session:
         x = torch.empty(5, 8, device="cuda")
@@ -41,7 +42,7 @@ def test_a_rule_takes_what_the_schema_says():
     assert seen == [(torch.device("cuda:0"), True, 3, False, torch.float16),
                     (torch.device("cuda:0"), True, 2, False, None)]  # fmt: skip
     assert values.shape == (5, 3) and values.dtype == torch.float16 and values.is_cuda
-    assert indices.shape == (3,) and indices.device.type == "cpu"  # where the rule makes it
+    assert indices.shape == (3,) and indices.device.type == "cpu"  # the device on which the rule creates it
     assert [node.target for node in graph] == ["aten::empty.memory_format", *["sgrules::top"] * 2, "sg::output"]
     assert "sgrules::top" in sg.operators_with_rule()
 
@@ -74,7 +75,7 @@ def test_an_operator_of_libtorch(gelu_again):
             made = torch.nn.functional.gelu(torch.empty(4, device=device), approximate="tanh")
             assert made.shape == (size,) and made.device.type == device
     assert devices == ["cuda:0", "cpu"]
-    # Elementwise calls take a short way, which a rule must not miss.
+    # Pointwise calls take a fast path, which must respect a registered rule.
     with sg.fake("cuda"):
         x = torch.empty(4, 4)
         assert (x + x).shape == (4, 4)
@@ -99,7 +100,7 @@ def test_composites_by_the_device(gelu_again):
 
     assert rule(torch.ones(2), torch.ones(3)).shape == (3,)
     graph = sg.capture_training_step(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()), "f32[2,4]")
-    assert graph.find("aten::silu") and graph.find("aten::mm")  # the rule is asked in backward, boxed
+    assert graph.find("aten::silu") and graph.find("aten::mm")  # backward calls the rule, boxed
 
 
 def test_rules_that_fail():
@@ -121,7 +122,7 @@ def test_rules_that_fail():
         with pytest.raises(sg.Error, match="the Python rule of sgrules::maybe returned .* does not match the schema"):
             torch.ops.sgrules.maybe(x)
         sg.register_rule("sgrules::unknown", lambda x: torch.empty_like(x))
-        assert torch.ops.sgrules.unknown(x).shape == (3,)  # and goes on
+        assert torch.ops.sgrules.unknown(x).shape == (3,)  # and execution continues
 
 
 def test_unknown_operators_run_on_zeros():

@@ -1,4 +1,4 @@
-"""sg.serve: sizes by hand, models of all kinds, and figures that others published of their engines."""
+"""sg.serve: hand-computed sizes, models of all kinds, and published measurements of serving engines."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import torch
 import shadowgraph as sg
 
 GIB = 2**30
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 transformers = pytest.importorskip("transformers")
 
@@ -30,7 +30,7 @@ def small(**changes):
                                        **changes})  # fmt: skip
 
 
-# Tokens a second of one request, by gpt-fast's README (A100 80 GB, torch.compile): device count, weights, published.
+# Tokens per second of one request, from gpt-fast's README (A100 80 GB, torch.compile): devices, weights, measurement.
 GPT_FAST = [
     (llama2_7b, 1, "", 104.9), (llama2_7b, 1, "int8", 155.58), (llama2_7b, 1, "int4:group=32", 196.80),
     (llama2_7b, 2, "", 168.84), (llama2_7b, 4, "", 254.02), (llama2_7b, 8, "", 328.43),
@@ -48,7 +48,7 @@ def test_tokens_a_second_are_those_of_gpt_fast():
     assert sum(map(abs, errors)) / len(errors) < 0.11, errors
 
 
-# vLLM's logs, with the issue that has them: (memory, tokens of a pass, GiB of activations, GiB of keys and values).
+# vLLM's logs, by issue number: (memory, tokens per pass, GiB of activations, GiB of KV cache).
 VLLM = {10517: [(23.58, 20000, 2.07, 3.81), (23.58, 29000, 2.99, 2.89)], 10511: [(79.22, 8192, 1.26, 53.29)]}
 
 
@@ -57,17 +57,17 @@ def test_memory_is_that_of_vllms_logs():
         for memory, tokens, activations, cache in rows:
             answer = sg.serve(llama31_8b(), spec="h100", memory=int(memory * GIB), context=tokens,
                               max_batched_tokens=tokens)  # fmt: skip
-            # 14.9888 GiB in its logs: with a table of 32 MiB for positions.
+            # The logs say 14.9888 GiB, which includes a position table of 32 MiB.
             assert answer.weights_bytes / GIB == pytest.approx(14.9575, abs=1e-3), issue
             assert answer.activations_bytes / GIB == pytest.approx(activations, abs=0.4), issue
             assert answer.cache_bytes / GIB == pytest.approx(cache, abs=1.7), issue
     llama2 = sg.serve(llama2_7b(), spec="a100", context=4096, max_batched_tokens=4096)
-    assert llama2.pages == pytest.approx(7351, rel=0.02)  # vLLM pull request 2031: blocks on an A100 of 80 GB
+    assert llama2.pages == pytest.approx(7351, rel=0.02)  # vLLM pull request 2031: number of blocks on an A100 80 GB
 
 
 def test_what_is_kept_of_a_request_is_the_models_own_cache():
     answer = sg.serve(small(), spec="l4", context=100)
-    assert answer.token_bytes == 2 * 2 * 2 * 64 * 2  # layers, keys and values, heads, their width, bfloat16
+    assert answer.token_bytes == 2 * 2 * 2 * 64 * 2  # layers, keys and values, heads, head width, bytes per bfloat16
     assert answer.request_bytes == 112 * answer.token_bytes
     wide = sg.serve(small(), spec="l4", context=100, dtype=torch.float32)
     assert wide.token_bytes == 2 * answer.token_bytes
@@ -142,9 +142,9 @@ def test_experts_that_no_row_goes_to_are_not_read():
                                           num_experts_per_tok=1)  # fmt: skip
 
     one, many = (sg.serve(mixture(experts), spec="h100", context=4096).rows for experts in (1, 64))
-    assert many[0][1] < 1.3 * one[0][1]  # a request goes to one expert
+    assert many[0][1] < 1.3 * one[0][1]  # a single request uses one expert
     both = [{row[0]: row[1] for row in rows} for rows in (one, many)]
-    assert both[1][16] > 1.5 * both[0][16]  # sixteen go to fourteen
+    assert both[1][16] > 1.5 * both[0][16]  # sixteen requests use fourteen experts
 
 
 def test_the_tool(tmp_path, capfd, monkeypatch):

@@ -1,4 +1,4 @@
-"""Shapes of a graph's values for other inputs."""
+"""Shapes of a graph's values recomputed for other inputs."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_other_batches_are_as_captures_of_them():
         (relu, *_) = graph.find("aten::relu")
         fake = shapes.tensor(relu.outputs[0])
         assert sg.is_fake(fake) and fake.shape == (32, 16) and str(fake.device) == "cuda:0"
-        assert graph.difference(forward(8)) is None  # nothing is written yet
+        assert graph.difference(forward(8)) is None  # the graph itself is unchanged
         assert [t.shape for t in shapes.outputs] == [(32, 4)]
         assert shapes.apply() is True and graph.text("short") == forward(32).text("short")
     assert sg.profile(graph).dict()["flops"] == sg.profile(forward(32)).dict()["flops"]

@@ -1,4 +1,4 @@
-"""sg.shard by HiGHS, and what it says where nothing fits."""
+"""sg.shard with the HiGHS solver, and its errors if no sharding fits in memory."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 
 import shadowgraph as sg
 
-# A device so slow, and links so quick, that small models are worth cutting.
+# A slow device with fast links, so that sharding small models is cost-effective.
 SLOW = {"version": 1, "name": "slow", "bandwidth": 1e9, "matmul": {"float32": 1e9, "float64": 1e9},
         "classes": {"other": {"fixed": 0}}}  # fmt: skip
 QUICK = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "latency": 1e-9, "bandwidth": 1e10}]}
@@ -15,7 +15,7 @@ QUICK = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "latency": 1e-9
 
 @pytest.fixture
 def figures(tmp_path):
-    """Arguments of a plan for that device."""
+    """Returns plan arguments for that device."""
     (tmp_path / "slow.json").write_text(json.dumps(SLOW))
     (tmp_path / "links.json").write_text(json.dumps(QUICK))
     return {"spec": str(tmp_path / "slow.json"), "interconnect": str(tmp_path / "links.json")}
@@ -63,7 +63,7 @@ def test_a_solver_that_is_not_there_is_named(figures):
 
 
 class Whitened(torch.nn.Module):
-    """A product, then an operator for which there is no sharding rule."""
+    """A matrix product, then an operator without a sharding rule."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What sg.shard says of its plan, what it refuses, answers from elsewhere, and plans as people make them."""
+"""sg.shard: the verdict on its plan, refused inputs, imported solutions, and hand-written plans."""
 
 import json
 
@@ -13,7 +13,7 @@ import shadowgraph as sg
 
 @pytest.fixture
 def figures(tmp_path):
-    """Arguments of a plan for a device so slow, and links so quick, that small models are worth cutting."""
+    """Returns plan arguments for a slow device with fast links, so that sharding small models is cost-effective."""
     (tmp_path / "slow.json").write_text(json.dumps(SLOW))
     (tmp_path / "links.json").write_text(json.dumps(QUICK))
     return {"spec": str(tmp_path / "slow.json"), "interconnect": str(tmp_path / "links.json")}
@@ -40,7 +40,7 @@ def test_a_good_plan(figures):
 def test_an_axis_that_nothing_is_cut_over(figures):
     sharding = sg.shard(step(batch=7), "dp=5,tp=3", **figures)
     verdict = sharding.dict()["verdict"]
-    assert verdict["unused_axes"] == ["dp", "tp"]  # nothing of 7, 64, 256 or 512 is a multiple of 3 or 5
+    assert verdict["unused_axes"] == ["dp", "tp"]  # none of 7, 64, 256 and 512 is divisible by 3 or 5
     assert verdict["undivided_axes"] == ["dp", "tp"] and verdict["batch"] == 7
     assert verdict["efficiency"] == pytest.approx(1 / 15, rel=0.05)
     said = str(sharding)
@@ -51,7 +51,7 @@ def test_an_axis_that_nothing_is_cut_over(figures):
 
 def test_a_batch_that_one_axis_does_not_divide(figures):
     verdict = sg.shard(step(batch=6), "dp=4", **figures).dict()["verdict"]
-    assert verdict["undivided_axes"] == ["dp"] and verdict["unused_axes"] == []  # it cuts channels
+    assert verdict["undivided_axes"] == ["dp"] and verdict["unused_axes"] == []  # it splits channels
     assert any("a batch size of 8" in attempt for attempt in verdict["try"])
     assert sg.shard(step(batch=8), "dp=4", **figures).dict()["verdict"]["undivided_axes"] == []
 
@@ -80,11 +80,11 @@ def test_an_axis_of_a_pipeline_is_refused(axis, tmp_path):
     assert done.returncode == 1 and "shadowgraph pipeline SOURCE --ranks 2" in done.stderr
 
 
-# ---- Rules of what had none
+# ---- Operators that once had no sharding rule
 
 
 class Experts(torch.nn.Module):
-    """Rows one after another, by expert."""
+    """Applies the experts to their rows, one expert after the other."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ def test_grouped_products_are_cut():
     assert sharding.dict()["without_a_rule"] == {}
     rank = sharding.graph_of_rank(1)
     shapes = {tuple(node.outputs[0].shape) for node in rank.find("aten::_grouped_mm") if node.phase == "forward"}
-    assert (4096, 64) in shapes  # a fourth of the 256 columns
+    assert (4096, 64) in shapes  # a quarter of the 256 columns
 
 
 def flex(q, k, v):
@@ -121,7 +121,7 @@ ATTENTIONS = {
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize(("name", "device"), [(name, device) for name in ATTENTIONS for device in ("cpu", "cuda")
-                                              if (name, device) != ("flex", "cpu")])  # no backward there
+                                              if (name, device) != ("flex", "cpu")])  # no backward on this device
 def test_every_attention_has_a_rule(name, device):
     class Attention(torch.nn.Module):
         def __init__(self):
@@ -138,7 +138,7 @@ def test_every_attention_has_a_rule(name, device):
     assert figures["optimal"]
 
 
-# ---- Answers from elsewhere
+# ---- Imported solutions
 
 
 def test_a_plan_is_read_back(figures, tmp_path):

@@ -1,4 +1,4 @@
-"""Planned steps on PyTorch's own process groups: gloo, one process a rank, against the whole step in one process."""
+"""Sharded steps on PyTorch's process groups (gloo, one process per rank), compared with the unsharded step."""
 
 import pathlib
 import re
@@ -20,7 +20,7 @@ def test_ranks_over_gloo_compute_what_one_process_does(mesh, ranks, tmp_path):
                          capture_output=True, text=True, timeout=600)  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert len(re.findall(r"rank \d: \d+ nodes", run.stdout)) == ranks
-    # Sums over ranks were part of it: gradients of weights that several ranks have parts of the batch for.
+    # Includes reductions: several ranks compute partial weight gradients from their parts of the batch.
     sums = {"_c10d_functional::all_reduce", "_c10d_functional::reduce_scatter_tensor"}
     for rank in range(ranks):
         graph = sg.Graph.load(str(tmp_path / f"rank{rank}.sg"))

@@ -1,4 +1,4 @@
-"""The command shadowgraph from outside: the tool itself, and its commands for models in Python."""
+"""The command shadowgraph run as a program: the tool itself, and its commands for models in Python."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def test_a_transformers_configuration(tmp_path):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """net.pt, net.pt2 and net.sg of one module."""
+    """Saves one module as net.pt, net.pt2 and net.sg."""
     folder = tmp_path_factory.mktemp("files")
     net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU()).eval()
     torch.jit.trace(net, torch.ones(4, 16)).save(folder / "net.pt")
@@ -90,7 +90,7 @@ def test_commands_of_the_tool(files):
     assert {"resnet50", "llama3_8b"} <= {model["name"] for model in json.loads(done.stdout)}
     for source in ("net.pt", "net.pt2", "net.sg"):
         given = ["--input", "f32[4,16]"] if source == "net.pt" else []
-        given += [] if source == "net.sg" else ["--device", "cpu"]  # a graph knows where it was captured
+        given += [] if source == "net.sg" else ["--device", "cpu"]  # a graph records the device of its capture
         done = run("profile", source, *given, "--json", cwd=files)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["parameters"] == 16 * 8 + 8, source
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capfd):
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
         (["profile", "test_capture:Net", "--input", "f32[8,17]"], "RuntimeError"),
     ):
-        code = main(arguments)  # in this process: starting one takes seconds
+        code = main(arguments)  # in this process, because starting a new one takes seconds
         out, error = capfd.readouterr()
         assert code == 1 and said in error and error.count("\n") == 1, error
         assert out == ""
@@ -197,7 +197,7 @@ def test_ranks_of_a_program_of_many(tmp_path, capfd, monkeypatch):
     assert main([*both, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert [role["rank"] for role in found["roles"]] == [0, 1, 2] and found["step"]["seconds"] > 0
-    # One of many, and some of them.
+    # A single rank of many, and several of them.
     assert main(["profile", "of_many:copies", *rows, "--world", "4"]) == 0
     assert "all_reduce" in capfd.readouterr().out
     assert main(["profile", "of_many:copies", *rows, "--world", "4", "--ranks", "0,3"]) == 0

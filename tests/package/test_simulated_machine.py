@@ -1,4 +1,4 @@
-"""How many devices the pretended machine has, and that every way to a tensor on another one is refused."""
+"""The number of simulated devices, and that every way to put a tensor on a missing device is refused."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ class OnDevice(torch.nn.Module):
 
 
 def ways_to(device):
-    """What would make a tensor or a generator on the device, or make it the current one, inside a mode."""
+    """Calls that would create a tensor or generator on the device, or make it current, inside a mode."""
     x = torch.ones(2, 2)
     return {
         "a factory": lambda: torch.empty(2, device=device),
@@ -64,7 +64,7 @@ def test_a_device_beyond_the_machines_is_refused():
         with pytest.raises(sg.Error, match="invalid device ordinal, the simulated machine has 8"):
             torch.empty(2, device="cuda:8")
         assert torch.empty(2, device="cuda:7").device.index == 7
-        # Who asks is told of one, since trainers take all that they see.
+        # device_count() is one, because trainers use every device that they see.
         assert torch.cuda.current_device() == 0 and torch.cuda.device_count() == 1
     with pytest.raises(sg.Error), sg.fake("cuda:8"):
         pass

@@ -1,4 +1,4 @@
-"""Plans whose tensors the solver lays out over ranks of tensor parallel."""
+"""Plans whose tensor-parallel layouts are chosen by the sharding solver."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ from torch import nn
 import shadowgraph as sg
 from shadowgraph.__main__ import main
 
-# transformers asks for torchvision, which is built for another torch.
+# transformers imports torchvision, which may be built for another torch.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 CONFIG = {

@@ -1,4 +1,4 @@
-"""Streams that programs use, as captures note them, and what kernels hide of collectives behind them."""
+"""Streams of captured programs, and how much communication overlaps kernels."""
 
 import json
 import pathlib
@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 import shadowgraph as sg
 
-# FSDP2 has other copies since 2.15, and work of backward behind the last sum.
+# Since 2.15, FSDP2 copies differently, and backward work follows the last reduction.
 SINCE_2_15 = hasattr(torch.ops.fsdp, "chunk_cat_mixed_dtype")
 CHUNK_CAT = "fsdp::chunk_cat_mixed_dtype" if SINCE_2_15 else "fsdp::chunk_cat"
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
-    """Each collective takes a second, and each block's products take more: 1 MFLOP/s. Nothing else takes time."""
+    """Each collective takes one second and each block's products take longer (1 MFLOP/s); everything else is free."""
     folder = tmp_path_factory.mktemp("figures")
     spec, links = folder / "spec.json", folder / "links.json"
     spec.write_text(json.dumps({"version": 1, "bandwidth": 1e30, "matmul": {"float32": 1e6}}))
@@ -63,8 +63,8 @@ def test_fsdp2_copies_move_bytes_and_keep_tables():
         assert all(node.flops == node.elementwise_flops == 0 for node in nodes)
         return min((node.bytes_read, node.bytes_written, node.scratch_bytes) for node in nodes)
 
-    # The root's: two of 96 x 64 and two of 64, half of each here; gradients are cast to float32 on the way. Tables of
-    # int64 have 4 or 6 entries a tensor, one or two more for sums, and an entry for each block of 2,048 bytes.
+    # The root group: two of 96 x 64 and two of 64, half of each on this rank; gradients are cast to float32 on the way.
+    # int64 tables have 4 or 6 entries per tensor, one or two more for reductions, and one per block of 2,048 bytes.
     elements = 2 * 96 * 64 + 2 * 64
     assert of("fsdp::all_gather_copy_in") == (elements, elements, 0)
     assert of("fsdp::split_with_sizes_copy") == (2 * elements, 2 * elements, 8 * (4 * 4 + 1 + 3 + 3 + 1 + 1))
@@ -74,9 +74,9 @@ def test_fsdp2_copies_move_bytes_and_keep_tables():
 def test_what_fsdp2_waits_for(figures):
     communication = profiled("fsdp", 2, **figures).dict()["communication"]
     overlap = communication["overlap"]
-    # Four groups of parameters: gathered in forward, all but the root's again in backward, and four sums. In forward
-    # the root's and the first block's are waited for. So are the last two sums: the root's has to wait until the buffer
-    # of the one before is free.
+    # Four parameter groups: four all-gathers in forward, three in backward (all but the root's), and four reductions.
+    # In forward, the gathers of the root and of the first block are exposed. So are the last two reductions: the root's
+    # waits for the buffer of the previous one.
     assert communication["seconds"] == pytest.approx(4 + 3 + 4)
     assert overlap["exposed_seconds"] == pytest.approx(4, rel=1e-3)
     assert overlap["slowed_seconds"] == 0
@@ -112,7 +112,7 @@ def test_a_device_share_slows_what_is_beside(figures, tmp_path):
     (tmp_path / "links.json").write_text(json.dumps(links | {"device_share": 0.5}))
     how = figures | {"interconnect": str(tmp_path / "links.json")}
     overlap = profiled("fsdp", 2, **how).dict()["communication"]["overlap"]
-    # Seven of eleven seconds of collectives are beside kernels, which go on at half their speed.
+    # Seven of the eleven seconds of collectives overlap kernels, which then run at half speed.
     assert overlap["slowed_seconds"] == pytest.approx(3.5, rel=1e-2)
 
 

@@ -1,4 +1,4 @@
-"""The type stubs name exactly what the extension module has."""
+"""The type stubs list exactly the names of the extension module."""
 
 import ast
 import importlib.util
@@ -10,11 +10,11 @@ import shadowgraph as sg
 from shadowgraph import _shadowgraph
 
 STUB = pathlib.Path(sg.__file__).parent / "_shadowgraph.pyi"
-PYTHON_ADDS = {"__eq__", "__hash__"}  # pybind11 has them under these names, and object, too
+PYTHON_ADDS = {"__eq__", "__hash__"}  # defined by pybind11 and also by object
 
 
 def named_in(body):
-    """{name: names inside a class, or None}"""
+    """Returns {name: names inside a class, or None}."""
     names = {}
     for item in body:
         if isinstance(item, ast.ClassDef):

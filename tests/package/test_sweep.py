@@ -1,4 +1,4 @@
-"""Costs over sizes, against captures at these sizes."""
+"""Costs swept over sizes, compared with captures at these sizes."""
 
 import pytest
 import torch

@@ -1,6 +1,7 @@
-"""Programs as people write them this year: what is predicted of their peaks, against a real run on the CPU.
+"""Recent training programs as users write them: predicted peaks compared with a real run on the CPU.
 
-Each program makes its model, trains two steps or generates. It runs once for real, and once on fakes in a capture.
+Each program creates its model, then trains two steps or generates. It runs once for real, and once on fakes in a
+capture.
 """
 
 import copy
@@ -44,7 +45,7 @@ def replace_linears(model, kind, **how):
                 made = kind(part.in_features, part.out_features, bias=False, **how)
                 made.weight = type(made.weight)(part.weight.data, requires_grad=False, **extra_of(made))
                 setattr(module, name, made)
-    return model.to("cpu")  # bitsandbytes quantizes
+    return model.to("cpu")  # bitsandbytes quantizes in to()
 
 
 def extra_of(made):
@@ -136,7 +137,7 @@ def checkpoints_by_hand():
 
 
 def compiled():
-    """As eager, on both sides: what a compiled program holds is not predicted."""
+    """Disables torch.compile on both sides, because the memory of compiled programs is not predicted."""
     with torch.compiler.set_stance("force_eager"):
         model = torch.compile(llama())
         steps(model, torch.optim.AdamW(model.parameters()))
@@ -195,9 +196,9 @@ WAYS = [full, lora, qlora, int8_lora, adam_of_8_bits, int8, int8_dynamic, float8
         compiled, average, trainer, lightning, accelerated, dpo, flux, generation]  # fmt: skip
 
 
-# What a capture of a CPU's program says otherwise, in bytes, to the byte where the rest is. The state of the CPU's
-# generator, which checkpoints and libraries keep, is no tensor of the program. What a loader gives is there from the
-# start: batches still to come (lightning one, accelerate two, which reads ahead).
+# Known differences from the real CPU run, in bytes; everything else matches to the byte. The CPU generator state that
+# checkpoints and libraries save is not a tensor of the program. Batches of a loader exist from the start of the capture
+# (one more for lightning, two more for accelerate, which prefetches).
 STATE, BATCH = torch.get_rng_state().nbytes, 16 * 64 * 4
 BESIDE = {"checkpoints": -STATE, "checkpoints_by_hand": -STATE, "dpo": -2 * STATE, "lightning": BATCH,
           "accelerated": 2 * BATCH}  # fmt: skip
@@ -220,7 +221,7 @@ def real_peak(program):
 
 @pytest.mark.parametrize("program", WAYS, ids=lambda program: program.__name__)
 def test_peak_of_a_real_run(program):
-    program()  # fills the libraries' caches
+    program()  # fills the caches of the libraries
     gc.collect()
     with sg.Capture("cpu", host_reads=READS) as session:
         program()
@@ -228,5 +229,5 @@ def test_peak_of_a_real_run(program):
     graph.verify()
     figures = sg.profile(graph).dict()
     predicted = figures["peak"]["bytes"] - BESIDE.get(program.__name__, 0)
-    # Now and then the profiler's clock has two events in the wrong order.
+    # The profiler occasionally orders two events wrongly, so the measurement is retried.
     assert any(abs(predicted - real_peak(program)) <= 0.001 * predicted for _ in range(3))

@@ -1,4 +1,4 @@
-"""Which versions of torch there are builds for: one list, and what asks it."""
+"""The list of torch versions with builds, and the scripts that read it."""
 
 import importlib.metadata
 import re
@@ -60,7 +60,7 @@ def test_version_says_all_versions():
 
 
 def test_an_environment_with_torch_alone_gets_what_the_tests_need(tmp_path, monkeypatch):
-    """CI's second torch is installed without torchvision, into the folder that `make compatibility` uses."""
+    """CI installs its second torch without torchvision, into the folder that `make compatibility` uses."""
     packages = tmp_path / "env/lib/python3.11/site-packages"
     build = compatibility.Build("2.15.0", tmp_path, tmp_path / "env")
     asked = []

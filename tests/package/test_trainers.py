@@ -1,4 +1,4 @@
-"""Trainers' libraries on pretended CUDA, and what their logs say of peaks: one device, unless more are asked for."""
+"""Trainer libraries on simulated CUDA, and the peak memory in their logs: one device, unless more are requested."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_sft():
 
 def test_sft_of_adapters():
     graph, made = recorded(lambda: [made := trainers.sft(adapters=True), made.train()][0])
-    # Rank 8 at q_proj (64 to 64) and v_proj (64 to 32) of two layers.
+    # LoRA of rank 8 at q_proj (64 to 64) and v_proj (64 to 32) of two layers.
     trained = 2 * (8 * (64 + 64) + 8 * (64 + 32))
     assert sum(p.numel() for p in made.model.parameters() if p.requires_grad) == trained
     report = sg.profile(graph)
@@ -74,7 +74,7 @@ def test_sft_of_adapters():
 def test_dpo_has_two_models():
     graph, _ = recorded(lambda: trainers.dpo().train())
     report = sg.profile(graph)
-    assert report.dict()["parameters"] == 2 * LLAMA  # the policy and the reference
+    assert report.dict()["parameters"] == 2 * LLAMA  # the policy and the reference model
     assert 8 * LLAMA <= report.dict()["peak"]["by_kind"]["optimizer_state"] < 8 * LLAMA + 1024
 
 
@@ -105,7 +105,7 @@ def test_accelerate_that_ran_on_the_cpu_before(asked):
     AcceleratorState._reset_state(reset_partial_state=True)
     before = PartialState(cpu=asked).device
     graph, loop = recorded(trainers.accelerated)
-    expected = "cpu" if asked else "cuda:0"  # one who asks for the CPU gets it
+    expected = "cpu" if asked else "cuda:0"  # an explicit request for the CPU is respected
     assert {node.outputs[0].device for node in graph if node.target == "aten::addmm"} == {expected}
     assert before.type == "cpu" and loop.device == before
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -121,13 +121,13 @@ def test_training_script_of_diffusers():
     assert products(graph, "optimizer") == 0
 
 
-# ---- What is pretended
+# ---- The simulated device
 
 
 def test_how_many_devices(monkeypatch):
     with sg.fake("cuda"):
         assert torch.cuda.device_count() == 1
-        assert torch.empty(2, device="cuda:7").device.index == 7  # it is there for who names it
+        assert torch.empty(2, device="cuda:7").device.index == 7  # tensors on a device with an explicit index work
         with sg.Capture("cuda"):
             assert torch.cuda.device_count() == 1
     with sg.fake("cuda", device_count=3), sg.Capture("cuda"):
@@ -142,7 +142,7 @@ def test_how_many_devices(monkeypatch):
             assert torch.cuda.device_count() == count
             with pytest.raises(sg.Error):
                 torch.empty(2, device=f"cuda:{count}")
-        with sg.fake("cuda", device_count=5):  # said to us comes first
+        with sg.fake("cuda", device_count=5):  # an explicit count takes precedence
             assert torch.cuda.device_count() == 5
         with sg.fake_process_group(16, rank=3), sg.fake("cuda"):
             assert torch.cuda.device_count() == 8 and torch.empty(2, device="cuda:3").device.index == 3
@@ -150,7 +150,7 @@ def test_how_many_devices(monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         with sg.fake("cpu"):
             assert torch.cuda.device_count() == 0 and not torch.cuda.is_available()
-        with sg.fake("cuda"):  # who hides a GPU and pretends one means the pretended one
+        with sg.fake("cuda"):  # hiding the real GPU does not hide the simulated one
             assert torch.cuda.device_count() == 1
 
 
@@ -169,7 +169,7 @@ def test_properties(profile, name, capability, gibibytes):
             torch.cuda.get_device_properties(8)
 
 
-# ---- Predicted beside measured
+# ---- Predicted and measured peaks
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_peaks_in_the_logs_of_trainer(make, states):
     first, second, third = made.state.log_history[:3]
     assert "measured_peak_bytes" not in first and first["predicted_peak_bytes"] == second["predicted_peak_bytes"]
     assert second["measured_peak_bytes"] == third["measured_peak_bytes"]
-    # States of the CPU's generator, which TRL keeps, are no tensors of the program: test_this_year.py.
+    # CPU generator states, which TRL saves, are not tensors of the program (see test_this_year.py).
     predicted = second["predicted_peak_bytes"] + states * torch.get_rng_state().nbytes
     assert math.isclose(predicted, second["measured_peak_bytes"], rel_tol=0.001)
 
@@ -199,7 +199,7 @@ def test_peaks_in_the_logs_of_lightning():
     graph, _ = recorded(lambda: trainers.fit("cpu"), device="cpu")
     loop = trainers.fit("cpu", steps=3, callbacks=[sg.integrations.lightning_callback(sg.profile(graph))])
     logged = {name: value.item() for name, value in loop.callback_metrics.items()}
-    batch = 16 * 64 * 4  # the second one, which is there from the start in the graph
+    batch = 16 * 64 * 4  # the second batch, which exists from the start of the graph
     assert math.isclose(logged["predicted_peak_bytes"] - batch, logged["measured_peak_bytes"], rel_tol=0.001)
 
 

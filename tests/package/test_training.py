@@ -1,4 +1,4 @@
-"""What a training loop does besides forward and backward, against the same loop of PyTorch's own on real tensors."""
+"""Parts of a training loop besides forward and backward, compared with PyTorch's own loop on real tensors."""
 
 import copy
 import gc
@@ -39,7 +39,7 @@ def loss_of(outputs):
 
 
 class RealLoop:
-    """As the documentation of torch.amp and torch.optim.swa_utils has it."""
+    """A training loop as in the documentation of torch.amp and torch.optim.swa_utils."""
 
     def __init__(self, setting):
         self.setting = setting
@@ -74,7 +74,7 @@ class RealLoop:
             self.average.update_parameters(self.model)
 
     def held(self):
-        """Bytes of what there is between two steps."""
+        """Bytes that stay allocated between two steps."""
         tensors = [self.x, self.loss, *self.model.parameters(), *self.model.buffers()]
         tensors += [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         tensors += [t for each in self.optimizer.state.values() for t in each.values() if isinstance(t, torch.Tensor)]
@@ -85,7 +85,7 @@ class RealLoop:
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def peak_of_step(self):
-        # The profiler tells of no free whose allocation it has not seen.
+        # The profiler does not report frees of tensors that were allocated before it started.
         self.optimizer.zero_grad(set_to_none=not self.setting.get("zero_grads", False))
         base = self.held()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
@@ -100,7 +100,7 @@ class RealLoop:
 
 @pytest.fixture
 def one_thread():
-    """What a kernel takes inside depends on how many threads it has; what other tests left is not freed meanwhile."""
+    """Kernel scratch memory depends on the number of threads; garbage of other tests is collected first."""
     gc.collect()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def test_the_steady_state_peaks_where_the_real_one_does(name):
     loop = RealLoop(setting)
     loop.step()
     loop.step()
-    # Now and then the profiler's clock has two events of a step in the wrong order.
+    # The profiler occasionally orders two events wrongly, so take the median.
     real = statistics.median(loop.peak_of_step() for _ in range(5))
 
     def adamw(parameters):
@@ -125,7 +125,7 @@ def test_the_steady_state_peaks_where_the_real_one_does(name):
     run = report.dict()["run"]
     assert run["steps"] == 3
     assert run["second_step"]["peak_bytes"] == run["steady_state"]["peak_bytes"]
-    # Scalars that a kernel makes of Python's numbers are in no graph, and oneDNN's copies in bfloat16.
+    # The graph does not contain scalar tensors that kernels create from Python numbers, nor oneDNN's bfloat16 copies.
     tolerance = 64 if "autocast" not in setting else 0.02 * real
     assert abs(run["steady_state"]["peak_bytes"] - real) <= tolerance
 
@@ -206,7 +206,7 @@ def test_what_if():
     assert plain["held"]["optimizer_state"] == 2 * parameters
     assert answer["held"]["optimizer_state"] == 2 * sum(-(-p.numel() * 4 // 4) for p in Net().parameters())
     assert "not modeled" in str(answer) and answer["ignored"]
-    # Python's AdamW has one more temporary of the largest parameter, 64 x 96, alive than libtorch's.
+    # Python's AdamW keeps one more temporary of the largest parameter (64 x 96) alive than libtorch's.
     assert 0 <= peak(optimizer=adamw) - plain["peak_bytes"] <= 64 * 96 * 4 + 512
     with pytest.raises(sg.Error, match="adamax"):
         report.what_if(optimizer="adamax")
@@ -223,7 +223,7 @@ def test_the_loss_of_each_micro_batch_is_divided(parts):
 
 
 class LegacyTensors(torch.nn.Module):
-    """torch.Tensor(n) and torch.FloatTensor(n) make their tensors on the CPU whatever the default device is."""
+    """torch.Tensor(n) and torch.FloatTensor(n) create CPU tensors, whatever the default device is."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Described modules filled from state dicts and files: the right numbers, one at a time, and what does not fit."""
+"""Deferred modules filled from state dicts and files: contents, one tensor at a time, and mismatches."""
 
 import json
 import re

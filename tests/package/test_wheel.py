@@ -1,4 +1,4 @@
-"""The wheel: what is in it, where it runs, and what it refuses. In a checkout much of it is skipped."""
+"""The wheel: its contents, supported environments, and refusals. Much of this is skipped in a checkout."""
 
 import importlib.util
 import os
@@ -72,7 +72,7 @@ def test_the_tool_is_there(tmp_path):
 
 
 def imported_again():
-    """The package's own code once more, as `import shadowgraph` runs it, over the parts that are imported already."""
+    """Re-executes the package's own code as `import shadowgraph` does, with its submodules already imported."""
     spec = importlib.util.spec_from_file_location("shadowgraph", sg.__file__)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 

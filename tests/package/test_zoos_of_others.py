@@ -1,4 +1,4 @@
-"""Models of timm and diffusers, as ColossalAI's tests have them: behaviors_of_others.md has the table."""
+"""Models of timm and diffusers from ColossalAI's tests; behaviors_of_others.md has the table."""
 
 import sys
 import types
@@ -9,12 +9,12 @@ import torch
 
 import shadowgraph as sg
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 timm = pytest.importorskip("timm")
 diffusers = pytest.importorskip("diffusers")
 
-# The families of the analyzer's zoo, and those that its tests leave out since they do not work there.
+# The families in the analyzer's zoo, including those that its tests skip because they fail there.
 ZOO = ["beit_base_patch16_224", "cait_xxs24_224", "convmixer_768_32", "deit_tiny_distilled_patch16_224", "dm_nfnet_f0",
        "dpn68", "efficientnet_lite0", "eca_nfnet_l0", "ghostnet_100", "gmixer_24_224", "levit_128s", "mixer_s32_224",
        "mobilenetv3_small_050", "nest_tiny", "resmlp_12_224", "resnest14d", "resnetv2_50", "visformer_tiny",
@@ -38,7 +38,7 @@ def test_analyzer_timm_models_of_graphs_give_what_the_model_gives(name):
     model = timm.create_model(name).eval()
     x = torch.rand(1, 3, 224, 224)
     with torch.no_grad():
-        wanted = model(x)  # LeViT keeps what it gathers of its parameters in a dict of its own, so first of all
+        wanted = model(x)  # runs first, because LeViT caches values gathered from its parameters in a dict
         assert torch.equal(sg.capture(model, x, device="cpu").compile(model)(x)[0], wanted)
 
 

@@ -1,4 +1,4 @@
-"""Training programs of trainers' libraries, small, on "cpu" or "cuda": each runs `steps` optimizer steps."""
+"""Small training programs of trainer libraries, on "cpu" or "cuda": each runs `steps` optimizer steps."""
 
 import functools
 import sys
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 warnings.filterwarnings("ignore")
-# Libraries of scripts/setup.sh --test (tests/python/requirements.txt): without one of them, the tests fail by its name.
+# Installed by scripts/setup.sh --test (tests/python/requirements.txt): if one is missing, the tests fail with its name.
 import accelerate  # noqa: E402
 import datasets  # noqa: E402
 import diffusers  # noqa: E402
@@ -26,9 +26,9 @@ from diffusers.training_utils import EMAModel  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 datasets.disable_progress_bars()
-# With PyTorch's CUDA wheel comes Triton, whose kernels do not run on fakes (test_process.py).
+# PyTorch's CUDA wheel includes Triton, whose kernels do not run on fakes (test_process.py).
 trl.kernels.chunked_logprob._TRITON_AVAILABLE = False
-# What these programs read: norms are finite, nobody stops early, masks hide nothing.
+# Answers to host reads: norms are finite, early stopping never triggers, masks hide nothing.
 READS = ["finite", {"bool": False}, "mask full"]
 
 
@@ -60,7 +60,7 @@ def trainer(device="cuda", steps=2, callbacks=(), **more):
 
 
 def words():
-    """A tokenizer of five words; nothing is downloaded."""
+    """Returns a tokenizer of five words; nothing is downloaded."""
     names = {"<pad>": 0, "a": 1, "b": 2, "c": 3, "<eos>": 4, "<unk>": 5}
     tokenizer = Tokenizer(models.WordLevel(names, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -92,7 +92,7 @@ def mlp():
 
 
 class Rows(Dataset):
-    """Made when they are asked for: what a data set holds is in the peak of a CPU, too."""
+    """Creates rows on access, because a stored data set would count in the CPU's peak."""
 
     def __init__(self, count, *sizes):
         self.count, self.sizes = count, sizes

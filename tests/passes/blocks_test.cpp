@@ -1,4 +1,4 @@
-// When two blocks do the same: what find-repeats, pictures and summaries fold layers by.
+// Structural equality of blocks, by which find-repeats, diagrams and summaries fold layers.
 #include <gtest/gtest.h>
 
 #include "ir/analysis/structural_hash.h"
@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Two blocks of two nodes, n2 n3 and n4 n5, between two inputs and the output; %0 and %1 are from outside.
+// Two blocks of two nodes, n2 n3 and n4 n5, between two inputs and the output; %0 and %1 are external values.
 Graph blocks(const std::string& first, const std::string& second) {
   return parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::relu(Tensor self) -> Tensor
@@ -38,17 +38,17 @@ TEST(Blocks, AreEqualByOperatorsConstantsTypesAndWiring) {
   const auto second = [](const std::string& relu, const std::string& add) {
     return "n4: %4 = aten::" + relu + " @s4\nn5: %5 = aten::add.Tensor(" + add + " @s5\n";
   };
-  // Other values from outside, but the same one twice again.
+  // Different external values, but again the same one twice.
   EXPECT_TRUE(equal(first, second("relu(self=%1) : f32[2,2]", "self=%4, other=%1, alpha=1) : f32[2,2]")));
   EXPECT_TRUE(equal(first, second("relu(self=%3) : f32[2,2]", "self=%4, other=%3, alpha=1) : f32[2,2]")));
-  // Two values from outside, not one.
+  // Two external values instead of one.
   EXPECT_FALSE(equal(first, second("relu(self=%1) : f32[2,2]", "self=%4, other=%0, alpha=1) : f32[2,2]")));
-  // Wired the other way round.
+  // Operands swapped.
   EXPECT_FALSE(equal(first, second("relu(self=%1) : f32[2,2]", "self=%1, other=%4, alpha=1) : f32[2,2]")));
-  // Another operator, another constant.
+  // A different operator, a different constant.
   EXPECT_FALSE(equal(first, second("neg(self=%1) : f32[2,2]", "self=%4, other=%1, alpha=1) : f32[2,2]")));
   EXPECT_FALSE(equal(first, second("relu(self=%1) : f32[2,2]", "self=%4, other=%1, alpha=2) : f32[2,2]")));
-  // Other strides of a result.
+  // Different strides of a result.
   EXPECT_FALSE(equal(first, second("relu(self=%1) : f32[2,2]{1,2}", "self=%4, other=%1, alpha=1) : f32[2,2]")));
 }
 

@@ -1,5 +1,5 @@
-// The chain's dynamic program against an enumeration of all schedules, and its schedules against a simulation that
-// knows nothing of it.
+// The dynamic program for chains against an enumeration of all schedules, and its schedules against an independent
+// simulation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,29 +17,29 @@ namespace {
 
 constexpr int kNotKept = -1;
 
-// What a plan does, one step after the other.
+// One step of executing a plan.
 struct ChainOperation {
   enum class Kind : uint8_t {
-    kForwardDrop,  // run it; its input goes, unless it is kept for something else
-    kForwardMark,  // run it; its input stays
-    kForwardKeep,  // run it, and keep what the option keeps
-    kBackward,     // what it kept goes
+    kForwardDrop,  // run the stage, then drop its input unless it is kept for another use
+    kForwardMark,  // run the stage and keep its input
+    kForwardKeep,  // run the stage and save the tensors of the option
+    kBackward,     // run the backward and drop what was saved for it
   };
   Kind kind = Kind::kForwardDrop;
   size_t stage = 0;
-  size_t option = 0;  // of kForwardKeep
+  size_t option = 0;  // used by kForwardKeep
   friend bool operator==(const ChainOperation&, const ChainOperation&) = default;
 };
 
-// Writes out what a plan runs, forwards and backwards.
+// Expands a plan into the operations of forward and backward.
 std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainSchedule& plan) {
   using Kind = ChainOperation::Kind;
   std::vector<ChainOperation> steps;
-  // What is to be done, the next one last. It is a range of stages from their forward on, without the segment that it
-  // is itself, or the backward of one.
+  // Stack of pending work, next item last: a range of stages from their forward on (without the enclosing segment), or
+  // the backward of one stage.
   struct Work {
     size_t first = 0, last = 0;
-    size_t inside = 0;  // index of the first segment that may lie in it
+    size_t inside = 0;  // index of the first segment that may be nested in it
     bool backward = false;
   };
   std::vector<Work> work;
@@ -101,13 +101,13 @@ std::vector<ChainStage> random_chain(uint32_t seed, size_t length) {
   return stages;
 }
 
-// What is in memory, and what a step of a schedule does to it.
+// Tracks live tensors while a schedule runs.
 struct Memory {
-  std::vector<int> kept;    // by stage: the option it is kept with
-  std::vector<bool> input;  // by stage: whether its input is kept for it
-  int head = 0;             // the stage whose input is there, -1: none
-  int backward = 0;         // the stage whose backward is next
-  int reached = 0;          // stages that ran once
+  std::vector<int> kept;    // by stage: the option with which it is saved
+  std::vector<bool> input;  // by stage: whether its input is kept
+  int head = 0;             // the stage whose input is in memory; -1: none
+  int backward = 0;         // the next stage to run backward
+  int reached = 0;          // number of stages that have run
   auto operator<=>(const Memory&) const = default;
 };
 
@@ -179,7 +179,7 @@ Memory at_the_beginning(size_t stages) {
   return {std::vector<int>(stages, kNotKept), std::vector<bool>(stages, false), 0, int(stages) - 1, 0};
 }
 
-// Tries all schedules that never drop what they keep for backward before backward was there.
+// Tries all schedules that keep saved tensors until their backward has run.
 std::optional<int64_t> least_cost(const std::vector<ChainStage>& stages, int64_t bytes) {
   using Kind = ChainOperation::Kind;
   std::map<Memory, int64_t> best;
@@ -237,7 +237,7 @@ TEST(Chain, CostsWhatTheBestOfAllSchedulesCosts) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     const auto stages = random_chain(seed, 2 + seed % 3);
     const int64_t most = enough_for(stages);
-    const ChainSolver solver(stages, most, most);  // a slot a byte
+    const ChainSolver solver(stages, most, most);  // one slot per byte
     int64_t full = 0;
     for (const ChainStage& stage : stages) full += stage.options[0].saved;
     for (int64_t bytes = 0; bytes <= full + 20; bytes += 1 + bytes / 16) {
@@ -292,9 +292,9 @@ TEST(Chain, ACheaperPlanNeverNeedsLess) {
   EXPECT_FALSE(solver.schedule(-1));
 }
 
-// Three equal stages, 10 to keep, 2 to hand on, 4 to run: by hand.
-//     34 = 3 x 10 + 4 in the last backward       nothing again
-//     26 = 10 + 10 + 2 + 4: one stage dropped    its 4 again
+// Three equal stages that save 10, output 2 and need 4 to run, by hand.
+//     34 = 3 x 10 + 4 in the last backward       no recompute
+//     26 = 10 + 10 + 2 + 4: one stage dropped    recomputes its 4
 TEST(Chain, OfThreeEqualStages) {
   ChainStage stage{.name = "s",
                    .forward = 4,
@@ -311,13 +311,13 @@ TEST(Chain, OfThreeEqualStages) {
   EXPECT_EQ(solver.schedule(26)->cost, 4);
   EXPECT_EQ(solver.schedule(25)->cost, 8);
   EXPECT_EQ(solver.schedule(26)->segments.size(), 1U);
-  // A plan says what it needs, not what was allowed.
+  // A plan reports the memory it needs, not the budget.
   EXPECT_EQ(solver.schedule(40)->bytes, 34);
   EXPECT_EQ(solver.schedule(33)->bytes, 26);
   EXPECT_EQ(solver.schedule(27)->bytes, 26);
 }
 
-// Sums of costs that no double holds are counted in a larger unit, and the plan's cost is exact nevertheless.
+// Costs whose sum a double cannot hold are scaled to a larger unit; the plan's cost is still exact.
 TEST(Chain, OfLargeCosts) {
   auto stages = random_chain(5, 9);
   const int64_t most = enough_for(stages);
@@ -355,12 +355,13 @@ TEST(Chain, RefusesWhatIsNoChain) {
 }
 
 TEST(Chain, WhatALinkDoesNotHide) {
-  // 1000 bytes at 10 a unit: 100 units each way.
+  // 1000 bytes at 10 per time unit take 100 units in each direction.
   EXPECT_EQ(exposed_transfer(1000, 10, 100, 200), 0);
   EXPECT_EQ(exposed_transfer(1000, 10, 40, 90), 70);
 }
 
-// The bar is 100 ms on an idle machine (bench/checkpoint); here only that it is nowhere near what Python takes.
+// The bar is 100 ms on an idle machine (bench/checkpoint); this only checks that it is far below a Python
+// implementation.
 TEST(Chain, AHundredStagesInFiveHundredSlots) {
   const auto stages = random_chain(11, 100);
   const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// What the pass `checkpoint` chooses, keeps and refuses. That its graphs do what they did is in tests/core/replay.
+// Regions that the pass `checkpoint` chooses, tensors that it keeps, and refusals. tests/core/replay checks numerics.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 struct Line {
-  std::string result;  // a name, for $name in later lines
-  std::string call;    // &name: the node that makes it
+  std::string result;  // name of the result, for $name in later lines
+  std::string call;    // &name refers to the node that creates it
 };
 
-// Names to the numbers that the text wants.
+// Replaces names by value numbers, as the text format requires.
 std::string numbered(const std::vector<Line>& lines) {
   std::map<std::string, std::string> numbers;
   std::string text;
@@ -49,7 +49,7 @@ std::string numbered(const std::vector<Line>& lines) {
   return text;
 }
 
-// y = exp(sin(x)) in the module "block", and its backward; `between` stands in forward after it, `inside` within.
+// y = exp(sin(x)) in the module "block", and its backward; `between` follows it in forward, `inside` is part of it.
 Graph block(const std::vector<Line>& inside = {}, const std::vector<Line>& between = {},
             const std::string& of_exp = "$sin") {
   std::vector<Line> lines{{"in", "sg::input(name=\"x\") : f32[16] @s0"},
@@ -98,26 +98,26 @@ TEST(CheckpointPass, ComputesAgainWhatBackwardReads) {
   EXPECT_EQ(graph.node(again).forward, nodes_calling(graph, "aten::exp")[0]);
   EXPECT_TRUE(recompute_regions(graph)[graph.node(again).region].valid());
   EXPECT_LE(peak_of_live_bytes(graph), before);
-  // A second time there is nothing left to do.
+  // A second run changes nothing.
   Graph twice = clone(graph);
   EXPECT_EQ(checkpoint(twice).segments, 0);
   EXPECT_EQ(first_difference(graph, twice), std::nullopt);
 }
 
 TEST(CheckpointPass, KeepsWhatCannotBeMadeAgain) {
-  // A write to the input between forward and backward.
+  // The input is written between forward and backward.
   Graph written = block({}, {{"zero", "aten::zero_(self=$in) : f32[16] @s0"}});
   CheckpointResult done = checkpoint(written);
-  EXPECT_EQ(done.recomputed, 1);  // exp, from the sine that is kept
+  EXPECT_EQ(done.recomputed, 1);  // exp is recomputed from the saved sine
   EXPECT_EQ(done.kept, 1);
   EXPECT_THAT(done.obstacles, ElementsAre(Pair("aten::sin: an operand is written to before backward", 1)));
-  // A write from outside to what the block made.
+  // A tensor of the block is written outside.
   Graph outside = block({}, {{"zero", "aten::zero_(self=$exp) : f32[16] @s2 | r1"}});
   done = checkpoint(outside);
   EXPECT_EQ(done.kept, 1);
   EXPECT_EQ(done.recomputed, 1);
   EXPECT_THAT(done.obstacles, ElementsAre(Pair("written to outside its segment", 1)));
-  // A number read on the host is not read again; what was read is used.
+  // A host read is not repeated; its first result is reused.
   Graph read = block({{"number", "aten::_local_scalar_dense(self=$sin) : float | r2"},
                       {"scaled", "aten::mul.Scalar(self=$sin, other=$number) : f32[16] @s6 | r2"}},
                      {}, "$scaled");

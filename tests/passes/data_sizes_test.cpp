@@ -1,5 +1,5 @@
-// Sizes that depend on data, given as hints: named, shared where the same contents are asked about, recorded, re-run
-// and fitted like any other size.
+// Data-dependent sizes given as hints: named, shared between calls on the same contents, recorded, re-run and fitted
+// like other sizes.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(DataSizes, SaysWhichHintIsMissing) {
   EXPECT_THAT([&] { (void)at::_unique2(x); }, ThrowsMessage<DataDependentError>(HasSubstr("unique0")));
 }
 
-// Shapes, dtypes and strides as eager gives them when the data happens to say that size.
+// Shapes, dtypes and strides equal eager's when the data has the hinted size.
 TEST(DataSizes, ResultsAreAsEagerGivesThem) {
   at::manual_seed(8);
   const at::Tensor x = at::randint(0, 4, {5, 6}, at::kLong);
@@ -50,7 +50,7 @@ TEST(DataSizes, ResultsAreAsEagerGivesThem) {
   for (size_t i = 0; i < calls.size(); ++i) {
     SCOPED_TRACE(i);
     const Tensors eager = calls[i](x, mask);
-    // The size that eager found, under every name that the call may ask.
+    // The size found by eager, under every name that the call may look up.
     const int64_t size = i == 2 ? mask.sum().item<int64_t>() : eager[0].size(0);
     NamedDataSizes hints;
     for (const char* name : {"nonzero0", "unique0", "unique_consecutive0", "unique_of_dim0_0", "bincount0"}) {
@@ -113,7 +113,7 @@ TEST(DataSizes, AreRecordedAndRunAgain) {
   EXPECT_EQ(shapes.tensor(output.ref.value).sizes(), (at::IntArrayRef{6, 4}));
 }
 
-// A size that was read as far as its digits go would be another one.
+// Parsing only the leading digits would silently give another size.
 TEST(DataSizes, RefusesRecordedOnesThatAreNoSizes) {
   const auto with_size = [](const std::string& size) {
     std::string text = to_text(capture_kept(8, 3));

@@ -16,7 +16,7 @@ Tensors all_of(const std::tuple<Results...>& results) {
   return std::apply([](const auto&... each) { return Tensors{each...}; }, results);
 }
 
-// The cases, by kind. Numbers are drawn in the order of the calls.
+// The cases, by kind. The order of the calls determines the random numbers.
 class DecomposeCases {
  public:
   std::vector<DecomposeCase> all() {
@@ -44,7 +44,7 @@ class DecomposeCases {
   }
 
   void pointwise_unary() {
-    // In float, in half precision and on strides that must be kept.
+    // In float, in half precision, and with strides that must be preserved.
     const std::vector<std::pair<std::string, std::function<at::Tensor(const at::Tensor&)>>> unary = {
         {"aten::gelu", [](const auto& a) { return at::gelu(a); }},
         {"aten::gelu", [](const auto& a) { return at::gelu(a, "tanh"); }},
@@ -336,7 +336,7 @@ class DecomposeCases {
   const at::Tensor y_ = numbers({4, 6, 5});
   const at::Tensor h_ = numbers({4, 33}, at::kBFloat16);
   const at::Tensor strided_ = numbers({6, 4}).t();
-  // For layer norms, and beside x_ in lists.
+  // Weight of layer norms, and second tensor in lists.
   const at::Tensor weight_ = numbers({5});
   const at::Tensor bias_ = numbers({5});
   static inline const std::optional<at::Tensor> kAbsent;

@@ -1,4 +1,4 @@
-// One call or more for each row of the table of decompositions.
+// At least one call for each row of the decomposition table.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace shadowgraph {
 
 struct DecomposeCase {
-  std::string op;  // that must go
+  std::string op;  // the operator that must be decomposed
   Program program;
   Tensors inputs;
   double tolerance = 1e-5;

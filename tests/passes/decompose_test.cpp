@@ -1,4 +1,4 @@
-// Decompositions: each row of the table against the operator itself on real tensors, whole models, the sets.
+// Decompositions: each row of the table against the original operator on real tensors, whole models, and the sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -31,7 +31,7 @@ TEST(Decompose, EveryFormulaGivesWhatTheOperatorGives) {
   }
 }
 
-// Captured on fake CUDA, run on the CPU: the GPU's attention kernels.
+// GPU attention kernels: captured on fake CUDA, run on the CPU.
 TEST(Decompose, AttentionOfAGpu) {
   at::manual_seed(5);
   const Tensors qkv{at::randn({2, 3, 64, 16}), at::randn({2, 3, 64, 16}), at::randn({2, 3, 64, 16})};
@@ -87,10 +87,10 @@ TEST_P(DecomposedModel, TrainsAsBefore) {
   for (const auto& [name, gradient] : expected.gradients) {
     expect_close(gradient, actual.gradients.at(name), 2e-3, false, name);
   }
-  // Every row that the model uses is gone.
+  // Every row that the model uses has been decomposed.
   for (const std::string& name : decompositions::all().names()) {
     if (done.why.contains(name)) continue;
-    // A row without overload is one overload, not all.
+    // A row without overload name refers to one overload, not to all.
     for (const NodeId node : nodes_calling(graph, name)) EXPECT_NE(graph.target(node).name(), name);
   }
 }
@@ -139,7 +139,7 @@ TEST(Decompose, ReportsWhatRemainsAndWhy) {
   EXPECT_THAT(result.report, HasSubstr("remains: aten::tan x 1\n"));
 }
 
-// Rows whose operator or signature libtorch changed would be found when used; here all of them are.
+// Detects rows whose operator or signature changed in libtorch, even if no test uses them.
 TEST(Decompose, EveryRowNamesAnOperator) {
   const auto names = decompositions::all().names();
   EXPECT_GT(names.size(), 80U);

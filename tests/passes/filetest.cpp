@@ -1,17 +1,17 @@
-// A text file a case: tests/passes/PURPOSE/NAME.sg, run as PassFile.GivesWhatItSays/PURPOSE_NAME.
+// One text file per case: tests/passes/PURPOSE/NAME.sg, run as PassFile.GivesWhatItSays/PURPOSE_NAME.
 //
 //     # dce,cse{phases=merge}             the pipeline
-//     # any more comments                 "# not replayed: why" among them, where a graph cannot be run here
+//     # any more comments                 "# not replayed: why" among them, if the graph cannot run here
 //     shadowgraph 1 libtorch 2.13.0       the graph
 //     ...
-//     ==== after                          or "==== unchanged", or "==== error" and what is said
-//     ...                                 the graph that the pipeline leaves
-//     ==== report                         if the passes have something to say
+//     ==== after                          or "==== unchanged", or "==== error" and the message
+//     ...                                 the graph after the pipeline
+//     ==== report                         if the passes report anything
 //     ...
 //
-// Passes must leave a second run nothing to do. Both graphs are then run on the same random numbers: their outputs, and
-// what they leave in their inputs, are the same. So a wrong golden fails, too. UPDATE_GOLDEN=1 rewrites what stands
-// below the first line of ====; read the diff.
+// A second run of the passes must change nothing. Both graphs are then run on the same random numbers and must agree in
+// their outputs and in what they write to their inputs, so a wrong golden fails, too. UPDATE_GOLDEN=1 rewrites
+// everything from the first ==== line on; read the diff.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -51,8 +51,8 @@ struct RunOfGraph {
   ReplayResult result;
 };
 
-// The n-th placeholder of a name is the same tensor in every graph. Small numbers of both signs; no zeros, to divide
-// by.
+// The n-th placeholder of a name gets the same tensor in every graph: small numbers of both signs, without zeros, which
+// may be divisors.
 RunOfGraph run_on_random_inputs(const Graph& graph) {
   RunOfGraph run;
   Bindings bindings;
@@ -90,13 +90,13 @@ void expect_same_run(const Graph& before, const Graph& after) {
   for (const auto& [name, gradient] : a.result.gradients) {
     expect_same_tensor(gradient, b.result.gradients.at(name), "gradient of " + name);
   }
-  if (a.inputs.size() != b.inputs.size()) return;  // what nobody uses may go
+  if (a.inputs.size() != b.inputs.size()) return;  // passes may remove unused inputs
   for (size_t i = 0; i < a.inputs.size(); ++i) {
     expect_same_tensor(a.inputs[i], b.inputs[i], "what is left in placeholder " + std::to_string(i));
   }
 }
 
-// What the file has to say below its graph.
+// Returns the expectations below the graph of the file.
 std::string expectation(const std::string& source) {
   Graph graph = parse(source);
   const Graph before = clone(graph);

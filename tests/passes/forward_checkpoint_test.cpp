@@ -1,4 +1,4 @@
-// Checkpoints of forward graphs: which regions runs of nodes become, what is refused, and what the assumed backward holds.
+// Checkpoints of forward graphs: regions made from runs of nodes, refusals, and memory of the assumed backward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Two layers of a product and tanh each; the second product is one operator of the program's own making.
+// Two layers of matrix product and tanh; the second product is a custom operator.
 constexpr const char* kForward = R"(shadowgraph 1 libtorch 2.13.0
 operator aten::mm(Tensor self, Tensor mat2) -> Tensor
 operator aten::tanh(Tensor self) -> Tensor
@@ -88,14 +88,15 @@ TEST(ForwardCheckpoint, ARunOfNodesTakesModulesThatItCovers) {
   EXPECT_THAT(paths_of(graph),
               ElementsAre("checkpoint all/module layers.0", "checkpoint all/module layers.0",
                           second + "/composite aten::linear", second + "/composite aten::linear", second));
-  // Autograd keeps what the outer one is given. All of it is a parameter or an input.
+  // Autograd keeps the inputs of the outer one: they are all parameters or inputs of the graph.
   for (const NodeId n : calls_of(graph)) {
     for (const SavedTensor& saved : graph.saved(n)) {
       const StorageId storage = graph.value(saved.value).storage;
       EXPECT_TRUE(graph.is_placeholder(graph.storage(storage).born));
     }
   }
-  // The results of the first tanh and the second product die after their last readers; the last is returned.
+  // The results of the first tanh and the second product are freed after their last reader; the last result is
+  // returned.
   EXPECT_EQ(graph.storage(graph.value(graph.results(calls[1])[0].ref.value).storage).freed_after, calls[3]);
 }
 
@@ -114,21 +115,20 @@ TEST(ForwardCheckpoint, NothingInASegmentIsKept) {
   EXPECT_EQ(to_text(graph), before);
 }
 
-// Forward keeps the results of both tanh. The second is the output, too, which lives to the end.
+// Forward saves both tanh results. The second is also the output, which stays allocated.
 TEST(ForwardCheckpoint, TheAssumedBackwardHoldsGradientsAndWhatWasSaved) {
   const Graph graph = parse(kForward);
   const Graph step = assumed_step(graph);
   verify(step);
   for (const NodeId n : graph.nodes()) EXPECT_EQ(step.node(n).target, graph.node(n).target);
-  // Where the second product's gradients are made: weight, x, both results, the gradient that comes, and two that are
-  // made.
+  // At the second product's backward: weight, x, both results, the incoming gradient, and the two computed gradients.
   EXPECT_EQ(peak_of_live_bytes(step), 7 * 64);
   int64_t gradients = 0;
   for (const NodeId n : step.nodes()) gradients += step.node(n).target == target_of(Builtin::kGradient) ? 1 : 0;
   EXPECT_EQ(gradients, 1);
 }
 
-// The gradient of a sum is handed on to an operand of its size, and made for one that was broadcast.
+// The gradient of a sum is passed through to an operand of its size, and allocated for a broadcast one.
 TEST(ForwardCheckpoint, TheAssumedGradientOfABroadcastOperandHasItsSize) {
   const Graph step = assumed_step(parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor

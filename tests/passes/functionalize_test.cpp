@@ -1,4 +1,4 @@
-// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/passes/functional and
+// Reports and refusals of functionalize; the rewriting itself is tested in tests/passes/functional and
 // tests/core/replay.
 #include <gtest/gtest.h>
 
@@ -74,14 +74,14 @@ void expect_refused(Graph graph, const std::string& why) {
 }
 
 TEST(Functionalize, RefusesWhatItCannotKnow) {
-  // A variadic operator may write all that it is given.
+  // A variadic operator may write to any of its arguments.
   expect_refused(graph_of(std::string(kAdd) + "operator other::anything(...) -> ...\n"
                                               "s0 = 16 cpu input\n"
                                               "%0 = sg::input(name=\"x\") : f32[4] @s0\n"
                                               "%1 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"
                                               "other::anything(%1)\n"),
                  "are unknown");
-  // A function of the user's own that writes: there is no operator to run on a copy.
+  // A user function that writes has no operator that could run on a copy.
   expect_refused(graph_of(std::string(kAdd) + "function mine::scale_(Tensor(a!) self) -> Tensor(a!)\n"
                                               "s0 = 16 cpu input\n"
                                               "%0 = sg::input(name=\"x\") : f32[4] @s0\n"
@@ -108,7 +108,7 @@ TEST(Functionalize, AnOperatorThatThisProcessDoesNotHaveBecomesAFunctionalCall) 
   EXPECT_EQ(to_text(parse(text)), text);
 }
 
-// The work of an operator does not depend on whether it writes its arguments or gives them back.
+// The cost of an operator does not depend on whether it writes in place or returns its result.
 TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
   const std::string text =
       read_file(std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/passes/functional/functionalize_batch_norm.sg");
@@ -127,7 +127,7 @@ TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
   EXPECT_EQ(cost_of("sg_functional::aten__cudnn_batch_norm"), before);
 }
 
-// The functional form gives what `out=` would have held first, though it is the last argument.
+// The functional form returns the result of `out=` first, although it is the last argument.
 TEST(Functionalize, WhatIsWrittenBesideAnOutGetsItsOwn) {
   Graph graph = graph_of(
       "operator aten::rrelu_with_noise.out(Tensor self, Tensor(b!) noise, Scalar lower=0.125, Scalar "

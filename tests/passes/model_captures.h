@@ -1,4 +1,4 @@
-// Captures of the built-in models, tiny, for tests of passes: a training step with AdamW, or forward alone.
+// Captures tiny built-in models for tests of passes: a training step with AdamW, or forward alone.
 #pragma once
 
 #include <c10/core/Device.h>

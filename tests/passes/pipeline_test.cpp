@@ -1,4 +1,4 @@
-// The pipeline: its text, its checks, its dumps, and what it says when something is wrong.
+// Pass pipelines: their text, checks, dumps and error messages.
 #include "shadowgraph/passes/pipeline.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ n3: sg::output(values=[%1])
 )");
 }
 
-// What a call throws as E; "" if nothing.
+// Returns the message of the E that a call throws, or "".
 template <class E, class F>
 std::string message_of(F&& f) {
   try {
@@ -50,7 +50,7 @@ Pass pass_that(std::string name, PassFunction run) {
   return {.name = std::move(name), .summary = "", .run = std::move(run)};
 }
 
-// Erases the dead relu, and says whether it did.
+// Erases the dead relu and reports whether it did.
 PassResult erase_dead(Graph& graph, const PassOptions&) {
   for (NodeId n : graph.nodes()) {
     if (graph.target(n).name() == "aten::relu" && graph.can_erase(n)) {

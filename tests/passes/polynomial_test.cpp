@@ -1,4 +1,4 @@
-// Polynomials in sizes: what is fitted, what is refused, exactness.
+// Polynomials in sizes: fits, refusals, exactness.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -25,11 +25,11 @@ TEST(Polynomial, FitsTheFewestTerms) {
   EXPECT_EQ(fit.of({64, 96, 160, 224})->to_text(kBatch), "32*batch");
   EXPECT_EQ(fit.of({1, 2, 4, 6})->to_text(kBatch), "batch - 1");
   EXPECT_EQ(fit.of({4, 9, 25, 49})->to_text(kBatch), "batch^2");
-  // Pairs: 1, 3, 10, 21.
+  // Number of pairs: 1, 3, 10, 21.
   const auto pairs = fit.of({1, 3, 10, 21});
   EXPECT_EQ(pairs->to_text(kBatch), "(batch^2 - batch)/2");
   EXPECT_EQ(pairs->evaluate({100}), 4950);
-  // Four samples are drawn through by a cubic, which is no evidence.
+  // A cubic passes through any four samples, so it is no evidence.
   EXPECT_FALSE(fit.of({8, 27, 125, 343}));
   EXPECT_TRUE(PolynomialFit(at({2, 3, 5, 7, 11})).of({8, 27, 125, 343, 1331}));
 }
@@ -39,9 +39,9 @@ TEST(Polynomial, RefusesWhatIsNone) {
   EXPECT_FALSE(fit.of({1, 1, 2, 3}));  // floor(batch / 2)
   EXPECT_FALSE(fit.of({4, 4, 5, 7}));  // max(4, batch)
   EXPECT_FALSE(fit.of({4, 4, 8, 8}));  // padded to fours
-  // At multiples of four, padding is none.
+  // At multiples of four, no padding is needed.
   EXPECT_EQ(PolynomialFit(at({4, 8, 16})).of({4, 8, 16})->to_text(kBatch), "batch");
-  // What is divided has an integer value at multiples only.
+  // A polynomial with a divisor is an integer at multiples only.
   const auto half = PolynomialFit(at({4, 8, 16})).of({2, 4, 8});
   EXPECT_EQ(half->to_text(kBatch), "batch/2");
   EXPECT_EQ(half->evaluate({20}), 10);
@@ -68,7 +68,7 @@ TEST(Polynomial, FitsTwoSizes) {
   EXPECT_EQ(fitted([](int64_t b, int64_t s) { return s % 128; }), "none");
 }
 
-// As many samples as terms are no evidence: some polynomial goes through any of them.
+// With as many terms as samples, some polynomial always fits, so it is no evidence.
 TEST(Polynomial, RefusesAsManyTermsAsSamples) {
   const std::vector<std::vector<int64_t>> four{{2, 64}, {3, 128}, {5, 64}, {2, 192}};
   EXPECT_FALSE(PolynomialFit(four).of({128, 384, 320, 384}));  // batch * seq: 1, batch, seq, batch * seq
@@ -81,7 +81,7 @@ TEST(Polynomial, RefusesAsManyTermsAsSamples) {
 }
 
 TEST(Polynomial, IsExactForLargeNumbers) {
-  // 2 * 4096 * 14336 * batch * seq: beyond what a double holds exactly.
+  // 2 * 4096 * 14336 * batch * seq exceeds what a double holds exactly.
   const PolynomialFit fit(at({2048, 4096, 8192, 16384}));
   const int64_t factor = 2LL * 4096 * 14336 * 1021;
   const auto linear = fit.of({factor * 2048 + 1, factor * 4096 + 1, factor * 8192 + 1, factor * 16384 + 1});
@@ -105,7 +105,7 @@ TEST(Polynomial, RandomOnesAreFoundAgain) {
         terms.push_back({static_cast<int64_t>(random() % 100000) - 50000, {i, j}});
       }
     }
-    // Each exponent once.
+    // Exponents must be unique.
     std::map<Polynomial::Exponents, Polynomial::Term> unique;
     for (const auto& term : terms) unique[term.exponents] = term;
     terms.clear();

@@ -1,4 +1,4 @@
-// Random valid graphs for tests of edits: views, in-place writes, lists, saved tensors, births and deaths.
+// Random valid graphs for tests of edits: views, in-place writes, lists, saved tensors, allocations and frees.
 #pragma once
 
 #include <random>
@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Storages die at the last node that touches them, or some nodes later; a quarter of them never.
+// Frees storages at their last use or some nodes later; a quarter of them is never freed.
 inline void free_some_storages(Graph& graph, std::mt19937& random) {
   std::vector<NodeId> last(graph.storage_count());
   for (NodeId n : graph.nodes()) {
@@ -28,7 +28,7 @@ inline void free_some_storages(Graph& graph, std::mt19937& random) {
   }
 }
 
-// About `size` nodes over 4 x 4 floats; forward, then some marked as backward of an earlier one, and an output.
+// About `size` nodes on 4 x 4 floats: forward, then some nodes marked as backward of earlier ones, and an output.
 inline Graph random_graph(std::mt19937& random, int size) {
   Graph graph;
   const TargetId relu = graph.intern_operator("aten::relu"), add = graph.intern_operator("aten::add.Tensor"),

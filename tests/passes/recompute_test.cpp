@@ -1,4 +1,4 @@
-// The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
+// The policy `optimal`: its guarantees about budgets, chains built from training steps, and node costs.
 #include "shadowgraph/passes/recompute.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ Graph capture_usual(const std::string& name, int64_t batch, int64_t seq = 0) {
   return capture_training_step(models::program_of(model, &sgd)).graph;
 }
 
-// What the header says of any two budgets, at twenty of them from above what the step takes to below what it can do with.
+// Checks the header's guarantees at twenty budgets, from above the step's peak to below its minimum.
 void expect_contract(const Graph& graph) {
   const CheckpointCurve curve = CheckpointCurve::of(graph);
   const int64_t highest = peak_of_live_bytes(graph);
@@ -82,7 +82,7 @@ int64_t flops_again(const Flops& flops, const std::vector<NodeId>& repeated) {
   return sum;
 }
 
-// Less than policy=budget computes again, at no higher peak, for every budget that it can be given.
+// Recomputes less than policy=budget, at no higher peak, for every budget that the latter accepts.
 TEST(LeastRecompute, ComputesLessAgainThanTheBudgetPolicy) {
   const Graph graph = capture_usual("gpt2", 8, 1024);
   const Flops flops = Flops::of(graph);
@@ -116,12 +116,12 @@ TEST(LeastRecompute, AsAPass) {
     EXPECT_THAT(error.what(), HasSubstr("has a peak of " + std::to_string(lowest)));
   }
   EXPECT_EQ(peak_of_live_bytes(other), peak_of_live_bytes(before));
-  // Forward alone keeps nothing.
+  // A forward-only graph saves nothing.
   Graph forward = capture_tiny("gpt2", {.train = false});
   EXPECT_FALSE(run_pass(forward, "checkpoint", {{"policy", "optimal"}, {"bytes", "1TB"}}).changed);
 }
 
-// Sizes in a file may be anything: plans are weighed by sums, which would overflow.
+// File sizes may be arbitrarily large: the sums that compare plans must not overflow.
 TEST(LeastRecompute, StoragesThatNoSumHolds) {
   const std::string text = to_text(capture_usual("lstm_lm", 2, 3));
   const std::regex temporary("(\ns[0-9]*[05] = )[0-9]+( [a-z:0-9]+ temporary)");
@@ -140,7 +140,7 @@ TEST(LeastRecompute, StoragesThatNoSumHolds) {
   EXPECT_THAT(refusal([&] { CheckpointCurve::of(parse(text), {}, dear); }), HasSubstr("exceeds 2^58"));
 }
 
-// ---- To the host
+// ---- Offload to the CPU
 
 TEST(LeastRecompute, WithALinkThatHidesEverything) {
   const Graph graph = capture_tiny("gpt2", {.batch = 8, .device = c10::kCUDA});
@@ -185,7 +185,7 @@ TEST(LeastRecompute, WhatGoesToTheHostIsFetchedBeforeItIsRead) {
   const CheckpointResult done = checkpoint_segments(graph, segments);
   verify(graph);
   EXPECT_GT(done.offloaded, 0);
-  // There and back; every way there ends on the CPU, every way back begins there.
+  // Copies in both directions: an offload ends on the CPU, a fetch starts there.
   int64_t there = 0;
   int64_t back = 0;
   for (const NodeId n : nodes_calling(graph, "aten::_to_copy")) {
@@ -194,7 +194,7 @@ TEST(LeastRecompute, WhatGoesToTheHostIsFetchedBeforeItIsRead) {
     ValueId to;
     graph.for_each_output(n, [&](ValueId v) { to = v; });
     const bool from_host = graph.value(from).device().is_cpu();
-    if (from_host == graph.value(to).device().is_cpu()) continue;  // the program's own
+    if (from_host == graph.value(to).device().is_cpu()) continue;  // a copy of the program itself
     ++(from_host ? back : there);
     EXPECT_EQ(graph.node(n).phase, from_host ? Graph::kBackward : Graph::kForward);
   }
@@ -208,7 +208,7 @@ TEST(CheckpointChain, OfATransformer) {
   const Graph graph = capture_usual("gpt2", 8, 1024);
   const CheckpointChain chain = CheckpointChain::of(graph);
   EXPECT_THAT(chain.not_a_chain, IsEmpty());
-  // Attention and perceptron of a block each end in one tensor, 8 x 1024 x 768 floats.
+  // Attention and MLP of a block each end in one tensor of 8 x 1024 x 768 floats.
   int attention = 0;
   for (const ChainStage& stage : chain.stages) {
     if (stage.name.find(".attn.") == std::string::npos) continue;
@@ -247,7 +247,7 @@ TEST(CheckpointChain, SaysWhatMakesItNone) {
   const CheckpointChain chain = CheckpointChain::of(unet);
   ASSERT_FALSE(chain.not_a_chain.empty());
   EXPECT_THAT(chain.not_a_chain[0], HasSubstr("later: kept"));
-  // What is kept whatever the plan, "4096 bytes of ...", lies elsewhere with parameters and inputs.
+  // "4096 bytes of ...": parameters and inputs, which are kept under every plan.
   int64_t kept = 0;
   for (const std::string& why : chain.not_a_chain) {
     if (why.find("later: kept") != std::string::npos) kept += std::stoll(why);
@@ -263,7 +263,7 @@ TEST(CheckpointChain, SaysWhatMakesItNone) {
   EXPECT_TRUE(CheckpointChain::of(capture_tiny("gpt2", {.train = false})).stages.empty());
 }
 
-// Passes cannot see the profiler's table; for what models compute in forward the two agree.
+// Passes cannot use the profiler's table; for forward operators of models the two agree.
 TEST(CheckpointChain, CostsAreTheProfilersFlops) {
   for (const char* name : {"resnet18", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet", "lstm_lm"}) {
     for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {

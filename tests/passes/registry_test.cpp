@@ -1,4 +1,4 @@
-// The table of passes: names, refusals, what users add.
+// The pass registry: names, errors, user-defined passes.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/text.h"
@@ -27,7 +27,7 @@ TEST(PassRegistry, RefusesWhatIsNoName) {
   EXPECT_THROW(register_pass({.name = "no-function"}), Error);
 }
 
-// What a user writes: options as a struct, its table, a typed result.
+// A user-defined pass: options as a struct with its table, and a typed result.
 struct CountOptions {
   enum class Of : uint8_t { kNodes, kRegions };
   Of of = Of::kNodes;
@@ -85,7 +85,7 @@ TEST(PassRegistry, ATypedPassIsReachedByText) {
   EXPECT_THROW(run_pass(graph, "count-things", {{"of", "values"}}), Error);
 }
 
-// The table of each pass gives back what it says the defaults are.
+// Parsing the printed defaults of each pass gives the defaults.
 TEST(PassRegistry, DefaultsCanBeRead) {
   for (const Pass* pass : all_passes()) {
     Graph graph = parse("shadowgraph 1 libtorch 2.13.0\nn0: sg::output(values=[])\n");

@@ -1,4 +1,4 @@
-// A rewritten graph does what the program does: both run on the same real tensors.
+// Checks that a rewritten graph computes what the program does, by running both on the same real tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ inline Tensors clones(const Tensors& tensors) {
   return copies;
 }
 
-// Forward without gradients, on fakes of the inputs.
+// Captures forward without gradients, on fakes of the inputs.
 inline Graph capture_on(const Program& program, const Tensors& inputs,
                         c10::Device device = c10::Device(c10::DeviceType::CPU)) {
   const c10::NoGradGuard no_grad;
@@ -47,7 +47,7 @@ inline void expect_close(const at::Tensor& expected, const at::Tensor& actual, d
   }
 }
 
-// `graph` was captured from `program` and rewritten. Outputs, and inputs that the program writes, are compared.
+// `graph` was captured from `program` and rewritten. Compares outputs, and the inputs that the program writes.
 inline void expect_same_values(const Graph& graph, const Program& program, const Tensors& inputs,
                                double tolerance = 1e-5, bool bitwise = false) {
   verify(graph);
@@ -57,7 +57,7 @@ inline void expect_same_values(const Graph& graph, const Program& program, const
   const Tensors replay_inputs = clones(inputs);
   Interpreter interpreter(graph, {.device = c10::Device(c10::DeviceType::CPU), .check_results = true});
   Bindings bindings;
-  for (const NodeId node : graph.nodes()) {  // not those that the program does not use
+  for (const NodeId node : graph.nodes()) {  // skips inputs that the program does not use
     if (graph.node(node).target != target_of(Builtin::kInput)) continue;
     const std::string& name = graph.text(graph.arguments(node)[0].string);
     bindings.bind(name, replay_inputs.at(std::stoul(name.substr(std::string("input").size()))));

@@ -75,10 +75,10 @@ TEST(Rewrite, RemovesIdentitiesAndFollowsEarlierReplacements) {
   EXPECT_EQ(graph.node_count(), 3U);
 }
 
-// Where the replacement of a match goes whose first value is used before its second is made.
+// A match whose first result is used before its second is computed: the replacement must be placed before that use.
 struct Placing {
   RewriteResult result;
-  std::string text;  // the graph afterwards, one operator a line
+  std::string text;  // the rewritten graph, one operator per line
 };
 Placing place(const std::string& nodes, const std::string& rule) {
   Graph graph = samples::graph_of(
@@ -126,7 +126,7 @@ TEST(Rewrite, UsersWaitForOperandsThatAreMadeLater) {
 }
 
 TEST(Rewrite, RefusesWhereNoPlaceIsAndSaysWhy) {
-  // Over a value: exp needs one result and is needed for the other.
+  // Conflict over a value: exp uses one result and feeds the other.
   const Placing value = place(
       "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
       "%3 = aten::exp(self=%2) : f32[2,2] @s2\n"
@@ -137,7 +137,7 @@ TEST(Rewrite, RefusesWhereNoPlaceIsAndSaysWhy) {
   EXPECT_EQ(value.result.refused, 1);
   ASSERT_EQ(value.result.reasons.size(), 1U);
   EXPECT_NE(value.result.reasons[0].find("aten::exp"), std::string::npos) << value.result.reasons[0];
-  // Over an effect: one reads x before it is written, the other after.
+  // Conflict over an effect: one node reads x before it is written, the other after.
   const Placing effect = place(
       "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
       "%3 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n"
@@ -149,7 +149,7 @@ TEST(Rewrite, RefusesWhereNoPlaceIsAndSaysWhy) {
   EXPECT_NE(effect.result.reasons[0].find("aten::add_"), std::string::npos) << effect.result.reasons[0];
 }
 
-// Two matches whose places depend on one another's nodes.
+// Two matches whose insertion points depend on each other's nodes.
 TEST(Rewrite, NeighborsAreReplacedInRounds) {
   const Placing placing = place(
       "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
@@ -222,13 +222,13 @@ TEST(Partition, SplitAndJoin) {
   const Graph joined = join(cut);
   EXPECT_NO_THROW(verify(joined)) << to_text(joined);
   EXPECT_EQ(joined.node_count(), graph.node_count());
-  // A way from one part over another and back.
+  // A path from one part through another and back.
   parts[NodeId(4)] = 1;
   parts[NodeId(5)] = 0;
   EXPECT_THROW(split(graph, parts), GraphError);
 }
 
-// Whatever is supported: the proposed parts can be cut out, and put together again.
+// For any set of supported nodes, the proposed parts can be split off and inlined again.
 TEST(Partition, ProposalsCanBeSplit) {
   size_t parts_found = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -278,7 +278,7 @@ std::optional<NodeId> way_back_into(const Graph& graph, const Dependences& depen
   }
 }
 
-// merge=all: of the parts it proposes, no two could be one.
+// With merge=all, no two of the proposed parts could be merged.
 TEST(Partition, NoTwoPartsCouldBeOne) {
   size_t pairs = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {

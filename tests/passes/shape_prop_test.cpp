@@ -1,5 +1,5 @@
-// Shape propagation: nothing changes with the recorded inputs, on every built-in model; other inputs give what a
-// capture with them gives; baked-in sizes are named.
+// Shape propagation on every built-in model: recorded inputs change nothing, other inputs give the result of a capture
+// with them, and sizes baked into constants are reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>
@@ -39,14 +39,14 @@ TEST_P(BuiltInModel, IsByteEqualWithTheRecordedInputs) {
       EXPECT_THAT(shapes.baked(), IsEmpty());
       EXPECT_FALSE(shapes.apply(graph));
       EXPECT_EQ(to_text(graph), before);
-      // From text, where ids, pools and tensor constants are others.
+      // A parsed graph has other ids, pools and tensor constants.
       Graph read = parse(before);
       EXPECT_FALSE(ShapePropagation::of(read).apply(read));
     }
   }
 }
 
-// A convolution net without views: every size follows its operands.
+// A convolutional net without views: every size is derived from operands.
 Tensors small_net(const Tensors& in) {
   const at::Tensor x = at::relu(at::conv2d(in[0], in[1], {}, /*stride=*/2));
   at::Tensor y = at::max_pool2d(x, 2);
@@ -102,7 +102,7 @@ TEST(ShapePropagation, GivesEveryValueItsTensor) {
       ++values;
       ASSERT_TRUE(shapes.tensor(value).defined());
       EXPECT_TRUE(is_fake(shapes.tensor(value)));
-      // What shares a storage in the graph shares one here.
+      // Values that share a storage in the graph also share one here.
       graph.for_each_input(node, [&](ValueId operand) {
         EXPECT_EQ(shapes.tensor(operand).storage().is_alias_of(shapes.tensor(value).storage()),
                   graph.value(operand).storage == graph.value(value).storage);
@@ -116,7 +116,7 @@ TEST(ShapePropagation, GivesEveryValueItsTensor) {
 }
 
 TEST(ShapePropagation, ChangedAliasingGivesAStorageOfItsOwn) {
-  // expand of one row is an alias; what reads it is not, and clone's strides follow.
+  // expanding one row is an alias; its consumer is not, and clone's strides follow.
   const FakeTensorMode mode;
   const auto program = [](const Tensors& in) { return Tensors{in[0].t().clone().relu_(), in[0].t()}; };
   const auto capture = [&](at::IntArrayRef sizes) {
@@ -289,7 +289,8 @@ TEST(FakeOf, HasTheValuesGeometryAndSharesStorages) {
   }
 }
 
-// eps is a float by the schema. A graph may say 1 there, as Python programs do; the operator takes no int.
+// The schema declares eps as float. A graph may contain the int 1, as Python programs do, but the operator refuses an
+// int.
 TEST(ShapeProp, AnIntegerStandsForAFloat) {
   Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)
@@ -303,7 +304,7 @@ n2: sg::output(values=[%1])
 )");
   const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,2]")}}});
   EXPECT_EQ(shapes.tensor(ValueId(1)).sizes(), at::IntArrayRef({6, 2}));
-  // The interpreter takes it likewise.
+  // The interpreter converts it, too.
   const at::Tensor x = at::randn({4, 2});
   EXPECT_TRUE(at::equal(Interpreter(graph).run(Bindings().bind("x", x)).outputs[0], at::layer_norm(x, {2}, {}, {}, 1)));
 }

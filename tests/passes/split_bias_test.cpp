@@ -1,5 +1,5 @@
-// Every operator that adds a bias, split, gives what eager gives. The shapes tell operands apart; alpha and beta,
-// broadcast biases, groups, strides, dilations and transposed convolutions occur.
+// Splits every operator that adds a bias and compares with eager. Operands have distinct shapes; covers alpha and beta,
+// broadcast biases, groups, strides, dilations and transposed convolutions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -172,7 +172,7 @@ TEST(SplitBias, LinearLayersAndWhatHasNoBias) {
   EXPECT_EQ(to_text(without), before);
 }
 
-// The gradient side of a training step is not touched: what is saved, the backward nodes and the gradients' geometry.
+// The backward of a training step is unchanged: saved tensors, backward nodes and the geometry of gradients.
 TEST(SplitBias, ATrainingStepKeepsItsBackward) {
   for (const char* name : {"resnet18", "bert_base", "gpt2"}) {
     Graph graph = capture_tiny(name, {.train = true, .batch = 3});

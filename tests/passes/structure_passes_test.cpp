@@ -1,4 +1,4 @@
-// fuse-groups, find-repeats and collapse on captured models: what they say holds.
+// fuse-groups, find-repeats and collapse on captured models: checks that their notes are correct.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -30,7 +30,7 @@ PassResult checked(Graph& graph, const std::string& pipeline) {
   return Pipeline::parse(pipeline).run(graph, PipelineOptions::checked()).runs.back().result;
 }
 
-// Whether an order is left when every group is one point: by values, writes, and reads before writes.
+// Returns whether an order exists with each group as one node, given values, writes, and reads before writes.
 bool groups_can_be_ordered(const Graph& graph) {
   std::map<std::string, int32_t> numbers;
   IdMap<NodeId, int32_t> group_of(-1);
@@ -81,7 +81,7 @@ n3: %3 = aten::add.Tensor(self=%1, other=%2) : f32[4,4] @s3 | note("fuse"="g0")
 n4: sg::output(values=[%3])
 )");
   EXPECT_FALSE(groups_can_be_ordered(graph));
-  checked(graph, "fuse-groups");  // takes the false note away
+  checked(graph, "fuse-groups");  // removes the invalid note
   EXPECT_EQ(graph.note(NodeId(1), "fuse"), "");
 }
 
@@ -103,13 +103,13 @@ TEST(FindRepeats, FindsTheLayersOfLlama) {
   EXPECT_THAT(found.report, HasSubstr("forward, model.layers.0 .. model.layers.31")) << found.report;
 
   Graph step = capture_llama(true);
-  // Without the views that autograd left between the layers, the cut falls where the modules change.
+  // Without the views that autograd leaves between layers, repeats start at module boundaries.
   const std::string said = checked(step, "canonicalize,find-repeats").report;
   EXPECT_THAT(said, HasSubstr("forward, model.layers.0 .. model.layers.31")) << said;
   EXPECT_THAT(said, HasSubstr("backward, model.layers.31 .. model.layers.0")) << said;
 }
 
-// Blocks that share a note are equal node by node, whatever their values are called.
+// Blocks that share a note are equal node by node, up to value names.
 TEST(FindRepeats, BlocksHaveEqualTexts) {
   for (const char* name : {"bert_base", "gpt2", "llama3_8b", "vit_b_16", "resnet50"}) {
     Graph graph = capture_tiny(name, {});
@@ -123,7 +123,7 @@ TEST(FindRepeats, BlocksHaveEqualTexts) {
       std::set<std::string> texts;
       std::string said;
       for (const auto& [block, nodes] : blocks) {
-        // Notes name the block; everything else must agree.
+        // Notes contain the block's name; everything else must agree.
         std::string text = to_text(graph, nodes, PrintPreset::kFingerprint);
         for (size_t at = text.find(block); at != text.npos; at = text.find(block)) text.erase(at, block.size());
         texts.insert(text);
@@ -174,7 +174,7 @@ TEST(ConstFold, LeavesOtherDevicesAlone) {
         "n3: %3 = aten::mul.Tensor(self=%0, other=%2) : f32[2] @s3\n"
         "n4: sg::output(values=[%3])\n");
     EXPECT_EQ(checked(graph, "const-fold").changed, d == "cpu");
-    // Inside a fake mode the operators still run for real.
+    // Operators run for real, even inside a fake mode.
     if (d == "cpu") {
       EXPECT_TRUE(graph.constant(ConstantId(graph.constant_count() - 1)).equal(at::full({2}, -1.0)));
     }
@@ -200,7 +200,7 @@ n3: sg::output(values=[%2])
   EXPECT_EQ(folded.const_data_ptr<int64_t>()[2], 2);
 }
 
-// Random numbers, memory that nobody filled, and what autograd differentiates, all made of a constant.
+// Random numbers, uninitialized memory, and differentiable values, all derived from a constant.
 TEST(ConstFold, LeavesWhatIsNotTheSameEveryTime) {
   Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor
@@ -229,7 +229,7 @@ n8: sg::output(values=[%7])
   EXPECT_FALSE(checked(graph, "const-fold").changed) << to_text(graph);
 }
 
-// What is drawn moves the generator, whether anybody reads it or not.
+// A draw advances the generator, even if its result is unused.
 TEST(DeadStorage, KeepsDrawsThatAreOverwritten) {
   Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
@@ -273,7 +273,7 @@ n7: sg::output(values=[%6])
   EXPECT_EQ(merged.bytes, 24);
 }
 
-// zeros, full and a clone asked for as contiguous would lay them out by rows.
+// zeros, full and a contiguous clone would be row-major.
 TEST(DeadStorage, KeepsAllocationsThatNoFactoryLaysOut) {
   Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor

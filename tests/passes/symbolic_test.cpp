@@ -1,4 +1,4 @@
-// Symbolic sizes: fitted from a few captures, instantiated elsewhere, equal to a capture there.
+// Symbolic sizes: fitted from a few captures, instantiated at other sizes, equal to a capture there.
 #include "shadowgraph/passes/symbolic.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ std::vector<SizedGraph> at_batches(const std::string& name, ModelCapture how, st
   return captures;
 }
 
-// oneDNN keeps the gates of an LSTM for its backward, rounded up to pages of 4 KiB: no polynomial, and said so.
+// oneDNN rounds the saved LSTM gates up to pages of 4 KiB: this is no polynomial, and is reported as such.
 bool has_paged_workspace(const std::string& name, const ModelCapture& how) {
   return name == "lstm_lm" && how.train && how.device == c10::kCPU;
 }
@@ -90,7 +90,7 @@ TEST_P(SymbolicLanguageModel, AtAnotherBatchAndLengthIsWhatACaptureGives) {
   }
 }
 
-// ---- Programs made for the purpose
+// ---- Hand-written programs
 
 Graph capture_program(const ForwardFunction& forward, at::IntArrayRef sizes) {
   const FakeTensorMode mode;
@@ -127,7 +127,7 @@ TEST(SymbolicGraph, KnowsSizesBytesArgumentsAndPaths) {
   EXPECT_EQ(at_40.guards[0].observed, "40");
 }
 
-// Two values look alike at the first size and nowhere else: they must not share what is rewritten.
+// Two values have the same size in the first capture only: they must not share a rewritten constant.
 TEST(SymbolicGraph, SizesThatCoincideInTheFirstCaptureStayApart) {
   const ForwardFunction forward = [](const Tensors& in) {
     return Tensors{at::zeros({6, 6}), in[0].repeat({3, 1}), at::ones({6, 6})};  // [3 * batch, 6]
@@ -146,7 +146,7 @@ TEST(SymbolicGraph, SaysAtWhichNodeTheProgramsDiffer) {
       },
       ThrowsMessage<UnsupportedError>(
           ::testing::AllOf(HasSubstr("batch 2: n2: %2 = aten::tanh"), HasSubstr("batch 5: n2: %2 = aten::relu"))));
-  // On one side of the branch it fits, and a capture beyond it tells.
+  // A fit holds on one side of the branch only; checking against a capture beyond it detects that.
   const SymbolicGraph below = SymbolicGraph::fit(captures_of(forward, {2, 3, 4}));
   EXPECT_EQ(below.difference_from({{"batch", 4}}, capture_program(forward, {4, 6})), std::nullopt);
   EXPECT_THAT(below.difference_from({{"batch", 8}}, capture_program(forward, {8, 6})).value_or("none"),
@@ -161,7 +161,7 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
       },
       ThrowsMessage<UnsupportedError>(
           ::testing::AllOf(HasSubstr("1, 1, 2, 3: size 0 at n"), HasSubstr("aten::zeros"))));
-  // Even batches fit one graph, and odd ones are not answered.
+  // Even batches fit one graph; odd ones are refused.
   const SymbolicGraph even = SymbolicGraph::fit(captures_of(forward, {2, 4, 8}));
   EXPECT_EQ(even.difference_from({{"batch", 20}}, capture_program(forward, {20, 6})), std::nullopt);
   EXPECT_THAT(
@@ -169,7 +169,7 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
         (void)even.instantiate({{"batch", 21}});
       },
       ThrowsMessage<UnsupportedError>(HasSubstr("2 and every 2 from there")));
-  // Nearly 1/n is not 1/n.
+  // Almost 1/n is not 1/n.
   const ForwardFunction nearly = [](const Tensors& in) {
     return Tensors{in[0] * (1.000000001 / static_cast<double>(in[0].size(0)))};
   };
@@ -207,7 +207,7 @@ TEST(SymbolicGraph, RefusesCapturesAndSizesThatSayNothing) {
   EXPECT_EQ(symbolic.refusal({{"batch", 4}}), std::nullopt);
 }
 
-// One is not like two: a batch of one broadcasts, and its strides are free.
+// Size one is special: a batch of one broadcasts, and its strides are arbitrary.
 TEST(SymbolicGraph, ASampleAtOneIsADifferentProgramOrFitsLikeTheOthers) {
   const ForwardFunction forward = [](const Tensors& in) { return Tensors{in[0].t().contiguous()}; };
   EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {1, 2, 3, 5})), UnsupportedError);

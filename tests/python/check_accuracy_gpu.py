@@ -34,7 +34,7 @@ def expect(holds, what):
 
 
 def check_losses():
-    """Loss and gradients of the tiny models, filled by formula, are those of the C++ ones in reference_test.cpp."""
+    """Loss and gradients of the tiny models, filled by formula, equal those of the C++ models in reference_test.cpp."""
     table = re.findall(r'\{"(\w+)", ([\d.e-]+), ([\d.e-]+), ([\d.e-]+), (\d+)\}',
                        (ROOT / "tests/models/reference_test.cpp").read_text())
     expect(len(table) == 10, f"reference_test.cpp: {len(table)} rows of 10 were found")
@@ -58,7 +58,7 @@ def check_losses():
 
 
 def check_sizes():
-    """Parameters of the full models against what the tool says of its own."""
+    """Parameter counts of the full models equal those that the tool reports for its own."""
     listed = json.loads(subprocess.run([TOOL, "list", "models", "--json"], capture_output=True, text=True,
                                        check=True).stdout)
     expect({model["name"] for model in listed} == set(measure_gpu.MODELS), "the tool has other models than the script")
@@ -68,7 +68,7 @@ def check_sizes():
 
 
 def check_optimizers():
-    """The written-out optimizers do what torch.optim does."""
+    """The hand-written optimizers match torch.optim."""
     for ours, theirs in [(measure_gpu.Sgd, lambda p: torch.optim.SGD(p, 1e-2)),
                          (measure_gpu.AdamW, lambda p: torch.optim.AdamW(p, 1e-3, weight_decay=1e-2))]:
         torch.manual_seed(0)
@@ -101,7 +101,7 @@ def check_dry_run(folder):
     expect([row["mode"] for row in document["rows"]] == ["infer"] and document["machine"]["dry_run"], f"{document}")
     expect([path.name for path in folder.iterdir()] == ["dry.json"], "a temporary file is left")
     refused(folder, document, "dry run")
-    # An interrupted run goes on, on the same machine only.
+    # An interrupted run resumes, on the same machine only.
     facts = document["machine"]
     expect(len(measure_gpu.earlier_rows(output, facts, True)) == 1, "rows of an earlier run are not taken")
     for others in (dict(facts, device="another"), None):
@@ -115,7 +115,7 @@ def check_dry_run(folder):
 
 
 class MadeUp:
-    """Predictions that make round errors."""
+    """Predictions with round-number errors."""
 
     def of(self, key):
         mib = accuracy_gpu.MIB
@@ -147,7 +147,7 @@ def check_page():
         # 1000 / 1010, 900 / 850, 1100 / 1000, 10 / 8
         "| gpt2_medium 8x512 | sgd | bf16 | 1,000 | 1,010 | -1.0 % | 900 | 850 | +5.9 % | 1,100 | 1,000 | +10.0 % | "
         "3 | 10.00 | 8.00 | +25.0 % | active, reserved off |",
-        # 1,620 MiB on the device are more than the 1,500 that it has
+        # 1,620 MiB exceed the device's 1,500.
         "| gpt2_large 8x512 | sgd | bf16 | 1,000 | out of memory | | 900 | | | 1,100 | | | 3 | 10.00 | | | "
         "within: predicted not to fit |",
         "- Active peak: worst error -1.0 %, within the aim of 2 %.",
@@ -213,7 +213,7 @@ def check_refused(folder):
 
 
 def check_tool(folder):
-    """Both pages by the tool itself, for one model."""
+    """Generates both pages with the tool itself, for one model."""
     build = folder / "build"
     (build / "bin").mkdir(parents=True)
     (build / "bin" / "shadowgraph").symlink_to(TOOL)
@@ -225,7 +225,7 @@ def check_tool(folder):
     expect("predictions only" in text and text.count("| lstm_lm 20x35 |") == 6, text)
     again = subprocess.run([*script, "--page", page], capture_output=True, text=True)
     expect(again.stdout == "" and page.read_text() == text, "what was predicted is not kept")
-    # What was predicted, as if it had been measured, is right.
+    # Using predictions as measurements gives zero errors.
     predictor = accuracy_gpu.Predictor(build, "a100", "")
     key = ("lstm_lm", 20, 35, "adamw", "f32")
     figures = predictor.of(key)

@@ -25,7 +25,7 @@ failures = []
 
 
 def refuse(runs, words, *says):
-    """The tool ends with 1 and a message of this kind, in little time and memory."""
+    """Expects exit code 1 and a message of this kind, within the limits of time and memory."""
     code, _, err, resident = runs.run(*words)
     what = " ".join(map(str, words))
     problem = problem_of(code, err, resident)
@@ -45,7 +45,7 @@ def accept(runs, words):
 
 
 def changed(path, target, pointer, value):
-    """A copy of a JSON file with another value at "classes/matmul/fixed"."""
+    """Copies a JSON file with another value at a path such as "classes/matmul/fixed"."""
     document = json.loads(path.read_text())
     place = document
     *way, last = [int(step) if step.isdigit() else step for step in pointer.split("/")]
@@ -56,7 +56,7 @@ def changed(path, target, pointer, value):
     return target
 
 
-# By reader: where another value stands, and what the message says of it.
+# By reader: the path of the wrong value, and the expected message.
 WRONG = {
     "profile": [("peak/bytes", "much", "peak.bytes is not a number but a string"),
                 ("modules", [], "modules is not an object but a list"),
@@ -91,7 +91,7 @@ WRONG = {
 
 
 def wrong_types(runs, good, folder):
-    """Each reader of JSON names the file, the path in it and what is expected there."""
+    """Each JSON reader reports the file, the path in it and the expected type."""
     graph = good["graph"][0]
     bad = folder / "bad.json"
     words = {"profile": ("compare", bad, graph), "device": ("profile", graph, "--spec", bad),
@@ -112,7 +112,7 @@ def wrong_types(runs, good, folder):
 
 
 def enormous(runs, good, folder):
-    """Sizes that no sum holds; a device of a kilobyte."""
+    """Sizes whose sum overflows; a device of one kilobyte."""
     train = good["graph"][0].read_text()
     huge = folder / "huge.sg"
     huge.write_text(re.sub(r"(?m)^(s\d*[05] = )\d+ (\S+ temporary)", rf"\g<1>{LARGEST} \2", train))
@@ -128,7 +128,7 @@ def enormous(runs, good, folder):
 
 
 def rewrite(path, target, change):
-    """A copy of a zip file; change(name, content) gives each record's new content."""
+    """Copies a zip file; change(name, content) returns each record's new content."""
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as packed:
         for name in source.namelist():
             packed.writestr(name, change(name, source.read(name)))
@@ -144,7 +144,7 @@ def damaged_torchscript(runs, good, folder):
     def in_code(old, new):
         return lambda name, content: content.replace(old, new) if name.endswith(".py") else content
 
-    # The last of a list of places in the table of texts.
+    # The last item of a list of indices into the string table.
     last = re.compile(rb"K(.)(?=e?tR)", re.DOTALL)
 
     def beyond_the_table(name, content):
@@ -195,7 +195,7 @@ def escaped(name):
 
 
 def hostile_graph(source, target):
-    """The graph with a hostile name wherever one may stand."""
+    """Returns the graph with a hostile name wherever one is allowed."""
     names = iter(range(10**6))
 
     def another(_):
@@ -227,14 +227,14 @@ def no_controls(what, text):
 
 
 def check_dot(what, text):
-    """Every quoted string ends on its line; what is like HTML has none."""
+    """Every quoted string ends on its line, and none starts like HTML."""
     for line in text.splitlines():
         if line.lstrip()[:1] != "<" and '"' in re.sub(r'"(?:[^"\\]|\\.)*"', "", line):
             failures.append(f"{what}: {line!r}")
 
 
 def check_file(path, tags):
-    """Reads it as what its name says."""
+    """Parses the file according to its extension."""
     if path.suffix == ".pickle":
         pickle.loads(path.read_bytes())
         return

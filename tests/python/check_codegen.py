@@ -33,7 +33,7 @@ def load_module(path):
 
 
 def own_storages(tensors):
-    """The same tensors over storages that can be resized, which those from a file cannot; shared ones stay shared."""
+    """Copies tensors into resizable storages, which tensors loaded from a file do not have; aliases are kept."""
     storages = {}
     result = {}
     for name, tensor in tensors.items():
@@ -62,7 +62,7 @@ def check_case(path):
 
 
 def check_tool(tool):
-    """Files, refusals, and that a refusal leaves nothing behind."""
+    """Output files and errors of the tool; a failed run leaves no files."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -114,7 +114,7 @@ def main():
     for path in cases:
         try:
             wrong += check_case(path)
-        except Exception as error:  # one broken file must not hide the others
+        except Exception as error:  # a broken file must not hide errors in others
             wrong.append(f"{path.name}: {type(error).__name__}: {error}")
     print("\n".join(wrong) or f"{len(cases)} graphs give in Python what they give in C++")
     sys.exit(bool(wrong) or len(cases) < 50)

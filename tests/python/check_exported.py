@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-# Nothing in them has a gradient.
+# These have no gradients.
 DOES_NOT_TRAIN = {"derived_size", "size_arithmetic"}
 
 
@@ -42,8 +42,8 @@ def outputs_of(report, with_strides):
 
 
 def compare_flops(report, phase, expected):
-    """FlopCounterMode has no formula for the CPU's flash attention and oneDNN's LSTM. Which attention T5 has differs
-    while it is exported, and with it whether that counts."""
+    """FlopCounterMode has no formula for the CPU's flash attention and oneDNN's LSTM. T5's attention kernel differs
+    during export, and so does whether it is counted."""
     total, beyond = report["flops"][phase], report["flops_beyond_pytorch"][phase]
     if expected not in (total, total - beyond):
         yield f"{phase} FLOPs: {total}, {beyond} of them beyond PyTorch's, expected {expected}"
@@ -56,7 +56,7 @@ def compare(what, got, expected):
 
 def inference(tool, archive, facts, device):
     for index, real in enumerate(facts["runs"]):
-        # The sizes that it was exported with need not be given.
+        # Inputs may be omitted if they have the exported sizes.
         given = inputs_of(real["inputs"]) if index else []
         report, error = profile(tool, archive, "--device", device, *given)
         if error:
@@ -71,7 +71,7 @@ def inference(tool, archive, facts, device):
 
 
 def gradients_of(text):
-    """{name of the parameter: shape of its gradient}"""
+    """Returns {parameter name: shape of its gradient}."""
     names = dict(re.findall(r'^n\d+: (%\d+) = sg::parameter\(name="([^"]*)"', text, re.M))
     shapes = {}
     for line in text.splitlines():
@@ -103,10 +103,10 @@ def training(tool, archive, facts, device):
         yield from compare_flops(report, "backward", facts["flops"]["backward"])
     regions = dict(re.findall(r'^r\d+ = module "([^"]*)" "([^"]+)"', text, re.M))
     for path, name in facts["modules"].items():
-        # A module that computes nothing leaves no trace: dropout in eval().
+        # Modules that compute nothing, such as dropout in eval(), leave no trace.
         if path in regions:
             yield from compare(f"class of {path}", regions[path], name)
-    # Without its class where export says nothing: in the branches of cond.
+    # The branches of cond have no class information in the export.
     if not any(f'module "{path}"' in text for path in facts["modules"]):
         yield f"none of the modules {facts['modules']} is there"
     if not re.search(r'"[^"]+\.py:\d+"$', text, re.M):
@@ -114,7 +114,7 @@ def training(tool, archive, facts, device):
 
 
 def as_traced(tool, archive, facts, mode):
-    """The same module by way of TorchScript."""
+    """Profiles the same module through TorchScript."""
     traced = archive.with_suffix(".pt")
     script, error = profile(tool, traced, "--device", "cpu", "--mode", mode, *inputs_of(facts["runs"][0]["inputs"]))
     if error:
@@ -126,7 +126,7 @@ def as_traced(tool, archive, facts, mode):
         return
     for key in ("flops", "saved_bytes", "parameters"):
         yield from compare(f"{key} by TorchScript, {mode}", report[key], script[key])
-    # A trace keeps the 1 of num_batches_tracked.add_(1) as a tensor of int64.
+    # A trace keeps the 1 of num_batches_tracked.add_(1) as an int64 tensor.
     if script["peak"]["bytes"] - report["peak"]["bytes"] not in (0, 8):
         yield from compare(f"peak by TorchScript, {mode}", report["peak"]["bytes"], script["peak"]["bytes"])
 
@@ -143,7 +143,7 @@ def problems_of(tool, archive):
 
 
 def damaged(tool, archive, folder):
-    """One sentence and exit code 1, whatever is left of the file."""
+    """Whatever is damaged, the tool prints one sentence and exits with 1."""
     whole = archive.read_bytes()
     torn = pathlib.Path(folder) / "torn.pt2"
     for size in range(100, len(whole), len(whole) // 12):

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-LINKER = {"__bss_start", "_edata", "_end"}  # every library has these
+LINKER = {"__bss_start", "_edata", "_end"}  # present in every library
 
 
 def exported(nm, library):
@@ -23,11 +23,11 @@ def exported(nm, library):
 
 
 def name_of(symbol):
-    """shadowgraph::Graph of "vtable for shadowgraph::Graph", its members and what parameters mention; else None."""
+    """Returns shadowgraph::Graph for "vtable for shadowgraph::Graph", members, and types in parameters; else None."""
     symbol = re.sub(r"^(?:vtable|typeinfo|typeinfo name|VTT|guard variable|construction vtable) for ", "", symbol)
     symbol = re.sub(r"^(?:non-)?virtual thunk to ", "", symbol)
     head = symbol.split("(")[0]
-    while "<" in head and ">" in head:  # arguments of templates do not name the symbol
+    while "<" in head and ">" in head:  # template arguments are not part of the name
         shorter = re.sub(r"<[^<>]*>", "", head)
         if shorter == head:
             break
@@ -45,7 +45,7 @@ def main():
     for kind, symbol in exported(nm, library):
         name = name_of(symbol)
         if name and name.rsplit("::", 1)[1] in declared:
-            if kind not in "WVuw":  # which weak ones there are depends on what the compiler inlines
+            if kind not in "WVuw":  # the set of weak symbols depends on inlining
                 names.add(name)
         elif (symbol not in LINKER and kind not in "WVuw") or (name and name.startswith("shadowgraph::")):
             foreign.append(f"{kind} {symbol}")

@@ -18,7 +18,7 @@ import tempfile
 
 import flop_reference
 
-# Matrix work that FlopCounterMode counts as nothing.
+# Matrix products that FlopCounterMode does not count.
 BEYOND = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
 DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -41,11 +41,11 @@ def capture(tool, *arguments):
 
 
 def calls_of(graph):
-    """Our graph in the JSON form of flop_reference: one call an operator node."""
+    """Converts our graph to the JSON form of flop_reference: one call per operator node."""
     import torch
 
     values = {}
-    # JSON objects have no order: the schema tells which argument is which.
+    # JSON objects are unordered: the schema gives the argument order.
     order = {}
     for operator in graph["operators"]:
         schema = torch._C.parse_schema(operator["schema"])

@@ -25,7 +25,7 @@ def without_comments(text):
 
 
 def own_includes(header, folder):
-    """The project's headers that `header` includes, or None when one comes after a declaration."""
+    """Returns the project headers that `header` includes, or None if an include follows a declaration."""
     found, declared = [], False
     for line in without_comments(header.read_text()).splitlines():
         include = re.match(r'\s*#\s*include\s*["<](shadowgraph/[^">]+)[">]', line)

@@ -39,7 +39,7 @@ def check_one(number, options, readers, good, runs):
         for key, value in replaced.items():
             words = [word.replace(key, value) for word in words]
         code, out, err, resident = runs.run(*words, cwd=folder)
-        # Differences are the answer, as diff(1) has it.
+        # diff exits with 1 for differences, like diff(1).
         problem = problem_of(code, err or out if "--nodes" in words else err, resident)
         kept = pathlib.Path(options.keep) / f"{number}{source.suffix}"
         if problem or options.only:

@@ -28,7 +28,7 @@ failures = []
 
 
 def run(*arguments, cache):
-    # Measured calls and calibrations of whoever runs the tests stay out of it.
+    # Ignore measurements and calibrations of the user who runs the tests.
     result = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=300,
                             env=os.environ | {"XDG_CACHE_HOME": str(cache)})
     return result.returncode, result.stdout, result.stderr
@@ -57,10 +57,10 @@ def expect_refused(schema, document, what):
 
 
 def schemas_themselves(folder):
-    """They are schemas, and every key of a document is described in them."""
+    """They are valid schemas, and every key of a document is described."""
     def keys(schema, path):
         for name, value in schema.get("properties", {}).items():
-            # What is only a condition on a key (`if`) describes nothing.
+            # A condition on a key (`if`) needs no description.
             if "description" not in value and not path.endswith("/if"):
                 failures.append(f"{path}: {name} has no description")
         for name, value in schema.items():
@@ -80,7 +80,7 @@ def damages(document, path="$"):
     Every object that has a closed set of keys gets one too many. A number is below 0 or in words, or text stands where
     a list should be.
     """
-    # Objects whose keys are names of the program's, or of anything.
+    # Objects whose keys are arbitrary names, such as operators.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
     maps = [[name] for name in named] + [["time", "phases"], ["phases"]]
 
@@ -181,7 +181,7 @@ def damaged_profiles(folder):
                      cache=folder)
     decode = output("profile", "gpt2", "--mode", "decode", "--context", 8, "--json", cache=folder)
     profile["cache"] = decode["cache"]
-    # The modules below the first ones and the later storages say nothing new, and take long.
+    # Deeper modules and later storages add no coverage and take long.
     profile["modules"]["children"] = profile["modules"]["children"][-1:]
     profile["top_at_peak"] = profile["top_at_peak"][:2]
     profile["operators"] = dict(list(profile["operators"].items())[:2])
@@ -232,7 +232,7 @@ def device_specs(folder):
     for what, damaged in without_required(h100, ["version", "bandwidth", "matmul"]):
         expect_refused("device-spec", damaged, f"h100.json {what}")
 
-    # The least that docs/time.md shows, and what the tool refuses too.
+    # The minimal document of docs/time.md, and documents that the tool refuses, too.
     least = {"version": 1, "bandwidth": 1e12, "matmul": {"float32": 1e13}}
     file = folder / "spec.json"
 
@@ -253,7 +253,7 @@ def device_specs(folder):
                    {"tables": {"matmull": {"float32": [[1, 1]]}}}, {"tables": {"copy": {"float32": [[1, 0]]}}},
                    {"tables": {"copy": {"float32": []}}}, {"tables": {"copy": {"float32": [[1, 1], [1, 2, 3]]}}},
                    {"tables": {"aten::mm": {"float32": [[1, 1.5, 1, 1, 1]]}}}):  # fmt: skip
-        if "base" not in change:  # which the schema does not know by name
+        if "base" not in change:  # the schema does not list base devices
             expect_refused("device-spec", least | change, f"a device with {change}")
         if taken(least | change):
             failures.append(f"the tool takes a device with {change}")
@@ -267,7 +267,7 @@ def device_specs(folder):
 
 
 def communication(folder):
-    """A program with collectives, and files of links."""
+    """A program with collectives, and interconnect files."""
     program = ROOT / "tests" / "golden" / "profiler" / "data_parallel.sg"
     profile = output("profile", program, "--json", "--spec", "h100", cache=folder)
     expect_valid("profile", profile, "a program with collectives")
@@ -311,7 +311,7 @@ def communication(folder):
 
 
 def assignments(folder):
-    """Problems that are exported, and their solutions."""
+    """Exported problems, and their solutions."""
     exported = folder / "problem.json"
     solved = folder / "solution.json"
     output("shard", "gpt2", "--mode", "train", "--batch", 2, "--seq", 64, "--mesh", "2", "--memory", "8GiB", "--export",
@@ -325,7 +325,7 @@ def assignments(folder):
         failures.append(f"assign: no solution: {solution.get('why_infeasible')}")
     if not any("usages" in matrix for matrix in problem["matrices"]) or problem["usage_limit"] is None:
         failures.append("shard --export: no usages of pairs, or no limit: what is checked here is not everything")
-    # The first of each say what the others do.
+    # One entry of each kind is enough.
     small = problem | {
         "nodes": [next(node for node in problem["nodes"] if "usages" in node)],
         "matrices": [next(matrix for matrix in problem["matrices"] if "usages" in matrix)],
@@ -334,7 +334,7 @@ def assignments(folder):
     expect_valid("assignment", small, "the problem that is damaged next")
     for document, kind in ((small, "problem"), (solution, "solution")):
         for what, damaged in damages(document):
-            # null is a cost that is forbidden, and no limit; points of time may be below 0.
+            # null is valid as a forbidden cost and as no limit; time points may be negative.
             null = what.endswith("= None") and ("['costs']" in what or what.startswith("$['usage_limit']"))
             if not null and not (what.endswith("= -1") and ("['live']" in what or "['peak_at']" in what)):
                 expect_refused("assignment", damaged, f"{kind}: {what}")
@@ -354,6 +354,6 @@ def calibrated(folder):
 
 
 if __name__ == "__main__":
-    # The longest first.
+    # Longest parts first.
     in_parts.run((calibrated, profiles, device_specs, communication, damaged_profiles, assignments, schemas_themselves),
                  failures)

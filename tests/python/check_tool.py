@@ -77,7 +77,7 @@ def usage(folder):
 
 
 def without_effect(folder):
-    """What changes nothing beside the rest is refused; a mistyped option is guessed."""
+    """Options without effect are refused; a mistyped option gets a suggestion."""
     training = ("--optimizer", "adamw"), ("--steady-state",), ("--accumulate", 2), ("--clip-grad-norm", 1)
     training += ("--grad-scaler",), ("--ema", 0.9), ("--zero-grads",)
     for verb in ("profile", "capture", "draw"):
@@ -109,7 +109,7 @@ def without_effect(folder):
 
 
 def check(folder):
-    """`check`: exit code 4, apart from errors; what it is of."""
+    """`check`: exit code 4 for regressions, distinct from errors, and which program it is about."""
     baseline = folder / "baseline.json"
     source = ("resnet18", "--batch", 2, "--mode", "train")
     expect(0, "check", baseline, *source, "--update", says=("at the peak",))
@@ -210,7 +210,7 @@ def round_trip(folder):
 
 
 def drawings(folder, graph):
-    """`draw`: the suffix of -o says what; DOT on stdout without."""
+    """`draw`: the suffix of -o selects the format; without -o, DOT goes to stdout."""
     dot = expect(0, "draw", graph, prints=("digraph",))
     expect(0, "draw", graph, "-o", folder / "g.dot")
     if (folder / "g.dot").read_text() != dot:
@@ -248,7 +248,7 @@ def drawings(folder, graph):
 
 
 def pages(folder, graph):
-    """`draw -o x.html`, and `compare -o x.html` with what was before: a graph, a model or a profile.json."""
+    """`draw -o x.html`, and `compare -o x.html` with a baseline: a graph, a model or a profile.json."""
     page = folder / "g.html"
     expect(0, "draw", graph, "-o", page, says=("g.html: ", "nodes"))
     text = page.read_text()
@@ -335,7 +335,7 @@ def report(folder):
 
 
 def estimates(folder):
-    """What the device holds, times, and what else follows from a profile."""
+    """Memory capacity, times, and other results derived from a profile."""
     step = ("resnet18", "--mode", "train", "--batch", 2)
     text = expect(0, "profile", *step, "--rows", 1, prints=("reserved", "on the device", "estimated for NVIDIA H100"))
     if "unknown" not in text:
@@ -408,7 +408,7 @@ def estimates(folder):
     expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..128", says=("--memory",))
     expect(2, "fit", "gpt2", "--memory", "1GiB", "--seq", "x..", says=("'x..'",))
 
-    # The cheapest checkpoints that fit, with allocator and context.
+    # The cheapest checkpoints that fit, with allocator and context included.
     large, less = ("gpt2", "--mode", "train", "--batch", 16, "--seq", 1024), folder / "less.sg"
     if json.loads(expect(0, "profile", *large, "--memory", "12GiB", "--json"))["fits"]["fits"]:
         failures.append("16 sequences of gpt2 fit 12 GiB without checkpoints")
@@ -418,7 +418,7 @@ def estimates(folder):
     expect(1, "checkpoint", *large, "--memory", "2GiB", says=("no plan fits", "does not fit: at least"))
     expect(1, "checkpoint", *large, "--memory", "12GiB", "--bytes", "8GiB", says=("one of them",))
 
-    # The longest context: the next token does not fit. 2 x 32 layers x 8 heads x 128 x 2 bytes a token.
+    # The maximum context: one more token does not fit. A token takes 2 x 32 layers x 8 heads x 128 x 2 bytes.
     llama = ("llama3_8b", "--dtype", "bf16", "--mode", "decode")
     longest = json.loads(expect(0, "fit", *llama, "--memory", "24GiB", "--json"))
     memory = ("--memory", "24GiB", "--json")
@@ -426,7 +426,8 @@ def estimates(folder):
                   for size in (longest["context"], longest["context"] * 101 // 100))
     if fits["device_memory"]["footprint_bytes"] != longest["bytes"] or "out_of_memory" not in more:
         failures.append(f"fit --mode decode: {longest}, {fits['device_memory']}, {more.get('device_memory')}")
-    # Most of what weights and context leave is cache; the rest are segments that a growing cache leaves behind.
+    # The cache takes most of the memory left by weights and context; the rest are segments left over as the cache
+    # grows.
     left = (24 << 30) - fits["parameter_bytes"] - fits["device_memory"]["assumed"]["context_bytes"]
     if longest["bytes_per_token"] != 131072 or longest["cache_bytes"] < 0.8 * left:
         failures.append(f"fit --mode decode: {longest}, {left} bytes beside the weights")
@@ -452,7 +453,7 @@ def estimates(folder):
     if not all(line in text for line in ("first step", "second step", "steady state", "maximum")):
         failures.append("profile --run does not show its steps")
 
-    # What if: against captures of what was asked.
+    # What-if options against captures with those options.
     two = ("profile", "resnet18", "--batch", 2)
     asked = json.loads(expect(0, *two, "--what-if", "optimizer=adamw", "--json"))
     real = json.loads(expect(0, *two, "--optimizer", "adamw", "--mode", "train", "--json"))
@@ -473,7 +474,7 @@ def estimates(folder):
     for option in (("-o", folder / "no"), ("--rows", 3), ("--memory", "1GiB"), ("--run",)):
         expect(2, *two, "--what-if", "dtype=bf16", *option, says=("cannot be used with --what-if",))
 
-    # Two graphs: what differs is said, what does not is not.
+    # Comparing two graphs reports what differs and omits what does not.
     one, two = folder / "one.sg", folder / "two.sg"
     expect(0, "capture", *step, "-o", one)
     expect(0, "capture", "resnet18", "--mode", "train", "--batch", 4, "-o", two)
@@ -535,7 +536,7 @@ def passes(folder):
 
 
 def batches(folder):
-    """A range of batches is answered from a fit; single batches from a capture. Both say the same."""
+    """A range of batches is computed from a fit, single batches from a capture; both agree."""
     kind = ("--mode", "train", "--optimizer", "adamw")
     out = json.loads(expect(0, "fit", "resnet18", *kind, "--batch", "8..41:11", "--json"))
     if [row["batch"] for row in out["batches"]] != [8, 19, 30, 41]:
@@ -543,7 +544,7 @@ def batches(folder):
     for row in out["batches"]:
         if row["captured"]:
             failures.append(f"batch {row['batch']} was captured, not answered from the fit")
-        # None of these sizes is one that the fit was made from.
+        # The fit was made from none of these sizes.
         alone = json.loads(expect(0, "profile", "resnet18", *kind, "--batch", row["batch"], "--json"))
         whole = {
             "flops": sum(alone["flops"].values()),
@@ -572,7 +573,7 @@ def batches(folder):
 
 
 def sweep_by_reserved_bytes():
-    """The batch that a sweep names by bytes on the device is the one that fit finds; the allocator's settings tell."""
+    """A sweep finds the same batch by device bytes as fit does; allocator settings matter."""
     step = ("resnet18", "--mode", "train", "--memory", "1280MiB")
     sweep = (*step, "--batch", "4..20", "--json")
     by_device = json.loads(expect(0, "fit", *sweep))
@@ -589,7 +590,7 @@ def sweep_by_reserved_bytes():
     decode = ("llama3_8b", "--mode", "decode", "--memory", "40GB", "--json")
     longest = {by: json.loads(expect(0, "fit", *decode, "--by", by)) for by in ("reserved", "device")}
     room = {by: fit["memory_bytes"] - fit["bytes"] for by, fit in longest.items()}
-    # What the allocator may reserve is all of the memory: the context comes on top.
+    # The allocator may reserve all of the memory; the context is added to it.
     full = all(0 <= left < 256 << 20 for left in room.values())
     if not full or longest["reserved"]["memory_bytes"] != 40_000_000_000 or \
             longest["reserved"]["context"] <= longest["device"]["context"]:  # fmt: skip
@@ -608,7 +609,7 @@ def sweep_by_reserved_bytes():
 
 
 def kernels(folder):
-    """The folder of kernels, filled by hand: the tool makes none. What it erases is its own alone."""
+    """The kernel cache, filled by hand because the tool does not write it. The tool erases only its own files."""
     cache = folder / "cache"
     at = ("--dir", cache)
     expect(0, "list", "kernels", *at, prints=("no kernels",))
@@ -658,7 +659,7 @@ def kernels(folder):
 
 
 def differences(folder):
-    """`compare --nodes` as diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
+    """`compare --nodes` exits like diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
     one, two = folder / "one.sg", folder / "two.sg"
     expect(0, "capture", "resnet18", "--batch", 1, "-o", one)
     expect(0, "capture", "resnet18", "--batch", 2, "-o", two)
@@ -683,7 +684,7 @@ def differences(folder):
 
 
 def problems(folder):
-    """`shard --problem`: what shard exports is solved from its file; options of a capture are refused there."""
+    """`shard --problem` solves an exported problem from its file and refuses capture options."""
     exported, solution = folder / "problem.json", folder / "solution.json"
     step = ("shard", "resnet18", "--batch", 2, "--mesh", 2)
     expect(0, *step, "--export", exported, "--time-limit", 5)
@@ -700,7 +701,7 @@ def problems(folder):
 
 
 if __name__ == "__main__":
-    # The longest first.
+    # Longest parts first.
     parts = (estimates, report, without_effect, round_trip, passes, batches, differences, problems, check, kernels,
              inputs, usage)
     in_parts.run(parts, failures)

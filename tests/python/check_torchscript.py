@@ -33,7 +33,7 @@ def profile(tool, *arguments):
 def differences(report, facts, device):
     expected = [{key: out[key] for key in ("shape", "dtype", "stride")} for out in facts["outputs"]]
     got = [{key: out[key] for key in ("shape", "dtype", "stride")} for out in report["outputs"]]
-    if device == "cuda":  # strides of convolutions and attention are the CPU's in the fixture
+    if device == "cuda":  # the fixture has the CPU's strides of convolutions and attention
         for out in expected + got:
             del out["stride"]
     if got != expected:
@@ -49,7 +49,7 @@ SOURCE = re.compile(r'^n\d+: .*"([^"]*)"$')
 
 
 def source_problems(graph, facts):
-    """Nodes carry the line of Python they come from: in the file that defines the module, if that is not PyTorch's."""
+    """Nodes record their Python source line, in the file that defines the module unless that is PyTorch's."""
     sources = [match[1] for line in graph.read_text().splitlines() if (match := SOURCE.match(line))]
     wrong = [source for source in sources if not re.fullmatch(r".+\.py:\d+", source)]
     if wrong or not sources:
@@ -65,7 +65,7 @@ def training_problems(report):
 
 
 def profile_of_graph(tool, module, facts):
-    """A training step as a file, whose lines name sources, and its profile, which check_tool.py compares."""
+    """Profiles a saved training step, whose lines name sources; check_tool.py compares the profile."""
     with tempfile.TemporaryDirectory() as folder:
         graph = pathlib.Path(folder) / "graph.sg"
         _, error = run(tool, "capture", module, *inputs_of(facts), "--mode", "train", "-o", graph)

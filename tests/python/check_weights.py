@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as name:
     first = next(iter(whole))
     expect(whole[first].std() > 0, f"{first} is constant")
 
-    # A part has the numbers of the whole, and another seed has others.
+    # A part has the same values as in the whole; another seed gives other values.
     part = load("lstm_lm", "--seed", 3, "--only", "*hh*", path=folder / "part.pt")
     expect(0 < len(part) < len(whole), f"{len(part)} of {len(whole)} match *hh*")
     for key, value in part.items():
@@ -63,12 +63,12 @@ with tempfile.TemporaryDirectory() as name:
     expect(resnet["bn1.num_batches_tracked"].dtype == torch.int64, "num_batches_tracked is no int64")
     expect(torch.equal(resnet["bn1.running_var"], torch.ones(64)), "running_var is not one")
 
-    # Ties share memory.
+    # Tied weights share memory.
     tied = load("gpt2", "--only", "*wte*", "--only", "*lm_head*", "--dtype", "bf16", path=folder / "tied.pt")
     expect(all(value.dtype == torch.bfloat16 for value in tied.values()), "gpt2 is not bfloat16")
     expect(len({value.untyped_storage().data_ptr() for value in tied.values()}) == 1, f"{list(tied)} are not tied")
 
-    # One layer of a model that does not fit.
+    # One layer of a model that does not fit in memory.
     code, _, err = run("emit", "--weights", "llama3_70b", "--only", "*layers.79.self_attn.k_proj*", "--dtype", "bf16",
                        "-o", folder / "llama.pt")
     expect(code == 0, f"llama3_70b: {err}")

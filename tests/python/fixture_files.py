@@ -1,4 +1,4 @@
-"""What the programs that make fixtures share: the command line, and when there is nothing to do."""
+"""Shared by the programs that generate fixtures: the command line, and skipping of fixtures that are up to date."""
 
 import argparse
 import hashlib
@@ -11,7 +11,7 @@ import warnings
 
 
 def fingerprint_of(packages, *sources):
-    """Changes when one of the packages, of the source files or this one does."""
+    """A hash that changes with the packages, the source files or this file."""
     digest = hashlib.sha256()
     for source in (__file__, *sources):
         digest.update(pathlib.Path(source).read_bytes())
@@ -21,8 +21,8 @@ def fingerprint_of(packages, *sources):
 
 
 def stub_torchvision_operators():
-    """torchvision's wheel of another build (CUDA beside a CPU torch) cannot load its own operators and then fails to
-    register fake kernels for them. The models need none of them: leave that part out."""
+    """A torchvision wheel of another build (CUDA with a CPU torch) cannot load its operators and then fails to
+    register fake kernels for them. The models do not need them, so this module is stubbed."""
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 
 def to_value(item):
-    """What a JSON argument stands for."""
+    """Converts a JSON argument to a value."""
     if isinstance(item, dict):
         dtype = getattr(torch, item.get("dtype", "float32"))
         return torch.empty(item["shape"], dtype=dtype, device="meta")
@@ -32,13 +32,13 @@ def to_value(item):
 
 
 def packet(op_name):
-    """'aten::mm', 'aten::mm.out' or 'aten.mm.default' -> torch.ops.aten.mm; None when there is no such operator."""
+    """'aten::mm', 'aten::mm.out' or 'aten.mm.default' -> torch.ops.aten.mm; None if the operator does not exist."""
     namespace, _, name = op_name.replace("::", ".").partition(".")
     return getattr(getattr(torch.ops, namespace), name.partition(".")[0], None)
 
 
 def flops(op_name, args, kwargs=None, out_val=None):
-    """FLOPs of one call by PyTorch's formula, or None when it has none for this operator."""
+    """FLOPs of one call by PyTorch's formula, or None if there is none."""
     formula = flop_registry.get(packet(op_name))
     return None if formula is None else formula(*args, **(kwargs or {}), out_val=out_val)
 
@@ -52,7 +52,7 @@ def total(lines):
         args = [to_value(item) for item in call["args"]]
         kwargs = {name: to_value(item) for name, item in call.get("kwargs", {}).items()}
         out = to_value(call["out"]) if call.get("out") is not None else None
-        # The formulas were written for what a dispatch mode sees: one tensor, or a tuple of them.
+        # The formulas expect results as in a dispatch mode: one tensor, or a tuple.
         if isinstance(out, list):
             out = out[0] if len(out) == 1 else tuple(out)
         count = flops(call["op"], args, kwargs, out)
@@ -63,7 +63,7 @@ def total(lines):
     return {**sums, "no_formula": dict(sorted(unknown.items()))}
 
 
-# Architectures that tests/ builds again in C++ from the same torch::nn modules.
+# Architectures that tests/ also builds in C++ from the same torch::nn modules.
 def mlp():
     return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)), (8, 64)
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile files for check_hostile.py: good ones of every reader, and seeded changes to them."""
+"""Damaged and hostile files for check_hostile.py: valid files for every reader, and seeded mutations of them."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# What people, tools and attackers put into names; a lone surrogate only JSON can state.
+# Unusual and malicious names; only JSON can express a lone surrogate.
 NAMES = ['"', "'", "{0}{{", "}", "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;", "]]>",
          "\x00nul", "\x1b[31mred", "\x7f\x85", "\u202eabc\u2066", "\u2028", "a,b;c", "=1+1", "%s%n", "../../x",
          "\\N{1}", "\n", "\r\nn0: %0", "$(touch x)", "`id`", "", "x" * 5000, "\ufeff", "é" * 100]
@@ -20,7 +20,7 @@ VALUES = [None, True, False, [], {}, "", "x", [[]], {"a": 1}, [1, 2], "Infinity"
 
 
 def json_places(value, into):
-    """Every (container, key) of a document."""
+    """Collects every (container, key) of a document."""
     for key, inner in list(value.items()) if isinstance(value, dict) else list(enumerate(value)):
         into.append((value, key))
         if isinstance(inner, (dict, list)):
@@ -134,7 +134,7 @@ def is_json(data):
 
 
 def mutate_zip(data, rng):
-    """Records are damaged and packed anew, with sums that are right: the reader of the zip finds nothing."""
+    """Damages records and repacks them with valid checksums, so that the zip reader accepts them."""
     if rng.random() < 0.15:
         return mutate_bytes(data, rng)
     records = {}
@@ -164,7 +164,7 @@ def mutate_zip(data, rng):
 
 
 def mutate(path, rng):
-    """The bytes of a file like the good one at `path`."""
+    """Returns a mutation of the valid file at `path`."""
     data = path.read_bytes()
     if path.suffix in (".pt", ".pt2"):
         return mutate_zip(data, rng)
@@ -175,7 +175,7 @@ def mutate(path, rng):
 
 
 def write_programs(folder):
-    """A TorchScript file and an archive of torch.export, of small programs."""
+    """Saves small programs as TorchScript and as torch.export archives."""
     import torch
 
     class Mixed(torch.nn.Module):
@@ -220,7 +220,7 @@ IOPDDL = {"problem": {"name": "small",
 
 
 def make_good(folder, run):
-    """Writes good inputs of every reader into `folder`: a dict from the reader's name to its files."""
+    """Writes valid inputs for every reader into `folder`; returns files by reader name."""
     graphs = []
     for kind, options in (("train", ("--device", "cuda")), ("infer", ("--device", "cpu"))):
         graph = folder / f"{kind}.sg"
@@ -248,7 +248,7 @@ def make_good(folder, run):
 
 
 def good_in(folder):
-    """What make_good left there."""
+    """Returns the files written by make_good."""
     good = {"graph": [folder / "train.sg", *sorted(set(folder.glob("*.sg")) - {folder / "train.sg"})],
             "graph_json": sorted(folder.glob("*-graph.json"))}
     one = {"profile": "report/profile.json", "device": "h100.json", "interconnect": "links.json", "rules": "rules.txt",

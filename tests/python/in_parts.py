@@ -1,4 +1,4 @@
-"""Runs the parts of a check, two at a time, each in a folder of its own, and says what failed."""
+"""Runs the parts of a check two at a time, each in a separate folder, and reports failures."""
 
 import concurrent.futures
 import pathlib
@@ -7,13 +7,14 @@ import tempfile
 
 
 def run(parts, failures):
-    """Calls each part with its folder, the longest first; prints `failures`, to which they add, and exits by them."""
+    """Calls each part with its folder, longest first. Parts append to `failures`, which are printed and set the exit
+    code."""
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
         folders = [pathlib.Path(name) / part.__name__ for part in parts]
         for folder in folders:
             folder.mkdir()
         for _ in pool.map(lambda part, folder: part(folder), parts, folders):
-            pass  # raises what a part raised
+            pass  # re-raises an exception of the part
     for failure in failures:
         print(failure)
     print(f"{len(failures)} failures")

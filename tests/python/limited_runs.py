@@ -1,4 +1,4 @@
-"""Runs of the tool with bounded time and memory, and what is wrong with how one ended."""
+"""Runs the tool with bounded time and memory, and describes abnormal exits."""
 
 import os
 import pathlib
@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 
-SECONDS = 20  # of the processor
+SECONDS = 20  # CPU seconds
 WALL = 180
 ADDRESSES = 16 << 30
 RESIDENT_KB = 800 << 10  # libtorch itself takes some 120 MiB
 
 
 class Runs:
-    """Runs of one tool, each in a process of its own; `server` is tests/hostile/fork_server.cpp, compiled."""
+    """Runs one tool, each time in a new process; `server` is the compiled tests/hostile/fork_server.cpp."""
 
     def __init__(self, tool, server, folder, jobs=1):
         home = folder / "home"
@@ -27,7 +27,7 @@ class Runs:
             self.servers.put(subprocess.Popen([tool], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
 
     def run(self, *arguments, cwd=None):
-        """(exit code, stdout, stderr, largest resident KB); a signal is a negative code."""
+        """Returns (exit code, stdout, stderr, peak resident KB); signals give a negative code."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             files = [pathlib.Path(name) / stream for stream in ("out", "err")]
             words = [cwd or name, *files, SECONDS, WALL, ADDRESSES, "shadowgraph", *arguments]

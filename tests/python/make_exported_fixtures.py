@@ -157,7 +157,7 @@ def tied():
     return _tied()
 
 
-# Functional operators, and what the buffer becomes among the outputs.
+# Functional operators; the updated buffer is one of the outputs.
 @fixture("i64[2,8]", other=["i64[5,16]"], shapes=_tied_shapes, integer_bound=50, decompose=True, training=True)
 def tied_decomposed():
     return _tied()
@@ -267,7 +267,7 @@ def _tokens_and_mask():
     return _tokens() * 2
 
 
-# How transformers makes masks while it is exported is not how it makes them otherwise: no trace beside these.
+# transformers builds masks differently during export, so there is no trace to compare.
 @fixture("i64[2,16]", other=["i64[3,7]"], shapes=_tokens, integer_bound=97, training=True, traced=False,
          names=["input_ids"])
 def gpt2():
@@ -302,7 +302,7 @@ def outputs_of(value):
 
 
 def classes_of(module, run):
-    """Those that are called, for the leaves; what a container is called for is its own affair."""
+    """Returns the classes of called modules, for leaves only: calls of containers are not compared."""
     seen = {}
 
     def note(path):

@@ -77,7 +77,7 @@ def bert_sdpa():
 
 
 def _bert(attention):
-    # The second input is the attention mask; zeros and ones are good tokens, too.
+    # The second input is the attention mask; zeros and ones are valid tokens, too.
     from transformers import BertConfig, BertModel
 
     return BertModel(BertConfig(**SMALL_TEXT, intermediate_size=64, max_position_embeddings=32,
@@ -169,7 +169,7 @@ def swin():
                                               window_size=[7, 7], num_classes=10)
 
 
-# Sizes that follow from tensors which the trace holds: torch.min(torch.tensor((14, 14))).
+# Sizes derived from constant tensors in the trace: torch.min(torch.tensor((14, 14))).
 @fixture("trace", "f32[2,3,56,56]")
 def swin_of_transformers():
     from transformers import SwinConfig, SwinForImageClassification
@@ -271,14 +271,14 @@ def distinct(tensors):
 
 
 def device_constants(script):
-    """How many operators are given a constant device."""
+    """Counts operators with a constant device argument."""
     text = str(script.inlined_graph)
     names = re.findall(r"(%\S+) : Device = prim::Constant", text)
     return sum(len(re.findall(rf"aten::\S+\([^#]*{re.escape(name)}[,)]", text)) for name in names)
 
 
 def tensors_only(model):
-    """transformers answers with a ModelOutput, which a trace cannot hold: its tensors, as a tuple."""
+    """Converts transformers' ModelOutput, which a trace cannot contain, to a tuple of its tensors."""
     import torch
 
     class TensorsOnly(torch.nn.Module):
@@ -310,7 +310,7 @@ def make(name, folder):
     script = torch.jit.load(folder / f"{name}.pt")
     constants = device_constants(script)  # before the run, which folds constants in place
 
-    # Unoptimized, as shadowgraph runs it: the operators of the file, none fused.
+    # Without optimization, as shadowgraph runs it: the operators of the file, not fused.
     kept = []
     with torch.jit.optimized_execution(False):
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda x: x):

@@ -1,4 +1,4 @@
-// What the tool prints of a plan, of figures given by hand.
+// Tests the text that the tool prints for a plan, from hand-written costs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

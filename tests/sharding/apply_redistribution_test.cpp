@@ -1,4 +1,4 @@
-// Ways between layouts as nodes: whatever way a tensor takes over a mesh, it comes out as it went in.
+// Redistributions emitted as nodes: whatever steps move a tensor between layouts on a mesh, its value is unchanged.
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// x -> relu -> neg -> output, which may each lie otherwise.
+// x -> relu -> neg -> output, where each value may have a different layout.
 Graph chain(std::span<const int64_t> sizes) {
   std::string text;
   int64_t elements = 1;
@@ -98,7 +98,7 @@ TEST(ApplyRedistribution, ComesOutAsItWentInWhateverTheWay) {
   }
 }
 
-// Partial tensors go in as placeholders may: rank 0 has all of a sum.
+// Partial placeholders are allowed: rank 0 has the whole sum and the others have zeros.
 TEST(ApplyRedistribution, PartialTensorsAreReduced) {
   for (const char* mesh_text : {"2", "3", "2x2", "2x2x2"}) {
     const DeviceMesh mesh = DeviceMesh::parse(mesh_text);

@@ -1,4 +1,4 @@
-// One rank's graph: what it says, what is refused, and that it holds what its timeline says.
+// The graph of one rank: its text, refused plans, and memory that matches its timeline.
 
 #include "shadowgraph/shard/apply.h"
 
@@ -18,7 +18,7 @@
 namespace shadowgraph {
 namespace {
 
-// y = relu(x w), in place; both parts of the batch and of w's columns are used.
+// y = relu(x w), in place; the tests shard both the batch and the columns of w.
 constexpr const char* kProduct = R"(operator aten::mm(Tensor self, Tensor mat2) -> Tensor
 operator aten::relu_(Tensor(a!) self) -> Tensor(a!)
 operator aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
@@ -35,7 +35,7 @@ n4: %4 = aten::sum(self=%3) : f64[] @s3 | backward of n2 free(s2) note("why"="te
 n5: sg::output(values=[%4])
 )";
 
-// Layouts of the nodes in order: "operand operand -> result".
+// Parses the layouts of the nodes in order: "operand operand -> result".
 GraphLayouts plan_of(const Graph& graph, const char* mesh, const std::vector<std::string>& lines) {
   GraphLayouts plan;
   plan.mesh = DeviceMesh::parse(mesh);
@@ -56,10 +56,10 @@ GraphLayouts plan_of(const Graph& graph, const char* mesh, const std::vector<std
 
 TEST(Apply, WritesAnOrdinaryGraphOfLocalSizes) {
   const Graph graph = samples::graph_of(kProduct);
-  // The inner dimension is cut: a partial sum, reduced before the write.
+  // The inner dimension is sharded, so the result is a partial sum, reduced before the write.
   const GraphLayouts plan =
       plan_of(graph, "tp=2", {"-> S(0)", "-> R", "S(1) S(0) -> P(sum)", "R -> R", "R -> R", "R ->"});
-  EXPECT_THROW(apply(graph, plan, 0), UnsupportedError);  // relu_ would write to a copy
+  EXPECT_THROW(apply(graph, plan, 0), UnsupportedError);  // relu_ would write to a copy of its operand
 
   const GraphLayouts right =
       plan_of(graph, "tp=2", {"-> S(0)", "-> R", "S(0) R -> S(0)", "S(0) -> S(0)", "S(0) -> P(sum)", "R ->"});
@@ -75,7 +75,7 @@ TEST(Apply, WritesAnOrdinaryGraphOfLocalSizes) {
            "note(\"redistribution\"=\"R -> S(0)\") \"net.cpp:7\"",
            "sg_c10d::process_group(group_name=\"tp\", size=2, rank=1, ranks=[0, 1], axis=\"tp\")",
            "_c10d_functional::all_gather_into_tensor(input=%0, group_size=2, group_name=\"tp\") : f64[8,3]",
-           // What autograd keeps are the local tensors, not the copies that the product takes.
+           // Autograd saves the local tensors, not the redistributed copies that the product reads.
            "aten::mm(self=%3, mat2=%5) : f64[2,3] @s4 | r1 grad_mode saved(internal=%1, internal=%0) free(s2, s3)",
            "_c10d_functional::all_reduce(input=%8, reduce_op=\"sum\", group_name=\"tp\") : f64[]",
            "note(\"why\"=\"test\")",
@@ -86,7 +86,7 @@ TEST(Apply, WritesAnOrdinaryGraphOfLocalSizes) {
   EXPECT_EQ(rank.inputs[0].name, "w");
   EXPECT_EQ(to_string(rank.inputs[0].layout), "S(0)");
   EXPECT_EQ(rank.inputs[0].sizes, (std::vector<int64_t>{8, 3}));
-  // All of it comes back from the text.
+  // The sharded graph round-trips through its text.
   const ShardedGraph again = ShardedGraph::of(parse(text));
   EXPECT_EQ(again.rank, 1);
   EXPECT_EQ(again.mesh.to_string(), "tp=2");
@@ -126,7 +126,7 @@ TEST(Apply, SaysWhatIsWrongWithAPlan) {
   EXPECT_NE(rank.find("rank 2 is not in mesh"), std::string::npos) << rank;
 }
 
-// Two names for one memory, which can be cut in one way only.
+// Two placeholders alias one storage, which can have only one layout.
 TEST(Apply, PlaceholdersOfOneMemoryLieAlike) {
   const Graph graph = samples::graph_of(R"(operator aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
 s0 = 256 cpu input
@@ -152,7 +152,7 @@ n4: sg::output(values=[%2, %3])
   }
 }
 
-// One gather serves both products of the forward phase; backward gathers again.
+// One all-gather serves both products of the forward phase; backward gathers again.
 TEST(Apply, CopiesAreSharedWithinAPhase) {
   const Graph graph = samples::graph_of(R"(operator aten::mm(Tensor self, Tensor mat2) -> Tensor
 s0 = 128 cpu parameter
@@ -173,7 +173,7 @@ n5: sg::output(values=[%4])
   const auto gathers = nodes_calling(rank.graph, "_c10d_functional::all_gather_into_tensor");
   ASSERT_EQ(gathers.size(), 2U);
   EXPECT_EQ(rank.graph.phase_name(rank.graph.node(gathers[1]).phase), "backward");
-  // The copy dies after the second product.
+  // The redistributed copy is freed after the second product.
   const auto products = nodes_calling(rank.graph, "aten::mm");
   const StorageId copy = rank.graph.value(rank.graph.results(gathers[0])[0].ref.value).storage;
   EXPECT_EQ(rank.graph.storage(copy).freed_after, products[1]);
@@ -192,7 +192,7 @@ n2: sg::output(values=[%1])
   const GraphLayouts plan = plan_of(graph, "2", {"-> S(0)", "S(0) -> S(0) S(0)", "S(0) ->"});
   EXPECT_THROW(apply(graph, plan, 0), UnsupportedError);
   verify(apply(graph, plan, 0, {.shard_random = true}).graph);
-  // Replicated, all ranks draw the same, which is what one device draws.
+  // If the random tensor is replicated, every rank draws the same numbers as a single device.
   const GraphLayouts whole = plan_of(graph, "2", {"-> S(0)", "R -> R R", "R ->"});
   const at::Tensor x = at::ones({4, 4}, at::kDouble);
   at::manual_seed(5);
@@ -205,11 +205,11 @@ n2: sg::output(values=[%1])
   EXPECT_TRUE(at::equal(at::rand({1}), after));
 }
 
-// Runs one rank with collectives that give anything, and looks at the allocator after each node. Storages are kept until
-// the graph says that they die.
+// Runs one rank with stub collectives and reads the allocator after each node. Keeps each storage until the point where
+// the graph frees it.
 class CountedRank final : public Interpreter {
  public:
-  // `held` bytes are there already for the run. Numbers that the calls wrap as tensors are not the program's.
+  // `held` bytes are allocated before the run. Scalar tensors created by calls are not part of the program.
   CountedRank(const Graph& graph, CountingAllocator& allocator, int64_t held)
       : Interpreter(graph), allocator_(allocator), before_(allocator.live - held) {}
   std::vector<int64_t> live;
@@ -251,7 +251,7 @@ TEST(Apply, ARankHoldsWhatItsTimelineSaysAfterEveryNode) {
     const GraphLayouts plan = maker.random(DeviceMesh::parse("2x2"), 3, 0.7);
     const ShardedGraph rank = apply(step.graph, plan, 2);
     const MemoryTimeline timeline = MemoryTimeline::of(rank.graph);
-    int64_t constants = 0;  // held by the graph already
+    int64_t constants = 0;  // bytes of constants held by the graph
     std::set<StorageId> seen;
     for (const NodeId node : rank.graph.nodes()) {
       if (rank.graph.node(node).target != target_of(Builtin::kConstant)) continue;
@@ -273,7 +273,7 @@ TEST(Apply, ARankHoldsWhatItsTimelineSaysAfterEveryNode) {
   }
 }
 
-// The parts of a gradient die once they are added up, even though the program holds their storage to the end.
+// Partial gradients are freed after the reduction, even if the program keeps their storage until the end.
 TEST(Apply, PartsOfWhatIsHeldDieWithTheirSum) {
   const Graph graph = samples::graph_of(R"(operator aten::mm(Tensor self, Tensor mat2) -> Tensor
 operator aten::detach(Tensor(a) self) -> Tensor(a)
@@ -299,7 +299,7 @@ n5: sg::gradient(parameter=%0, gradient=%4)
   EXPECT_FALSE(rank.storage(held).freed_after.valid());
 }
 
-// A copy stands for one version of what it was made of: once the base is written, a view's copy is made again.
+// A redistributed copy is valid for one version of its source: after a write to the base, a view's copy is made again.
 TEST(Apply, AViewThatIsReadBeforeAndAfterAWriteIsCopiedTwice) {
   const Graph graph = samples::graph_of(R"(operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
 operator aten::relu(Tensor self) -> Tensor
@@ -323,7 +323,7 @@ n5: sg::output(values=[%2, %4])
   EXPECT_TRUE(rank.graph.is_before(nodes_calling(rank.graph, "aten::relu_")[0], gathers[1]));
 }
 
-// A local size is another than the program was captured with: what depended on the whole one says nothing of it.
+// Guards on the unsharded size are dropped, because the local size differs from the captured one.
 TEST(Apply, SizesOfTensorsThatAreCutAreNotDependedOn) {
   const Graph graph = samples::graph_of(R"(operator aten::relu(Tensor self) -> Tensor
 s0 = 128 cpu input

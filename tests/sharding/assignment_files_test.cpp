@@ -1,4 +1,4 @@
-// Problems that are written and read again have the same optimum, and files that are none say where.
+// Exported and re-imported problems keep their optimum; malformed files report the location of the error.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(AssignmentFiles, IopddlHasTheSameOptimum) {
     write_iopddl(problem, out);
     const AssignmentSolution solution = solve(read_assignment(out.str()));
     const std::optional<int64_t> best = brute_force(problem);
-    // What is forbidden costs more than all else together there: a choice that is none may remain.
+    // Forbidden choices cost more than all allowed ones together, because a forbidden choice may remain in the file.
     if (best) {
       EXPECT_LE(static_cast<int64_t>(solution.lower_bound), *best) << "seed " << seed;
       if (solution.optimal) {
@@ -48,13 +48,13 @@ TEST(AssignmentFiles, ReadsTheContestsFormat) {
     "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[1, 2], [3, 3]], "usages": [[4, 0], [4, 1]]},
     "usage_limit": 5}})");
   const AssignmentSolution solution = solve(problem);
-  // (0, 1): 1 + 3 + 0, with 4 + 1 bytes at point 1.
+  // (0, 1) costs 1 + 3 + 0 and uses 4 + 1 bytes at point 1.
   EXPECT_EQ(solution.choice, (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(static_cast<int64_t>(solution.cost), 4);
   EXPECT_EQ(static_cast<int64_t>(solution.peak), 5);
 }
 
-// What a solver reads from free MPS: its rows hold for a choice exactly if the choice is allowed, and it costs the same.
+// A parsed free MPS file: a choice satisfies its rows exactly if it is allowed, and has the same cost.
 struct Mps {
   std::map<std::string, std::map<std::string, int64_t>> columns;  // by row
   std::map<std::string, char> rows;
@@ -94,7 +94,7 @@ TEST(AssignmentFiles, MpsSaysTheSame) {
   int refused = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     AssignmentProblem problem = random_assignment(seed);
-    // Without what becomes further nodes: one interval each, and no usages of edges.
+    // Removes parts that the format encodes as extra nodes: keeps one live interval per node and no usages on edges.
     for (AssignmentNode& node : problem.nodes) node.live.resize(std::min<size_t>(node.live.size(), 1));
     for (AssignmentEdge& edge : problem.edges) edge.live.clear();
     const Mps mps = parsed(problem);

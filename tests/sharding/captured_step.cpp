@@ -22,8 +22,8 @@ namespace shadowgraph {
 
 namespace {
 
-// What Python's optimizers call with fused=True, one operator for all parameters, and with foreach=True, a few; the C++
-// frontend has none of them. SGD's momentum is what AdamW calls its average.
+// Optimizer operators that only Python calls: fused=True uses one operator for all parameters, foreach=True a few; the
+// C++ frontend has neither. SGD's momentum buffer is stored in AdamW's exp_avg.
 class ListOptimizer : public torch::optim::AdamW {
  public:
   ListOptimizer(const std::vector<at::Tensor>& parameters, StepOptimizer kind)
@@ -62,7 +62,7 @@ class ListOptimizer : public torch::optim::AdamW {
                          options.weight_decay(), options.eps(), false, false);
       } else if (kind_ == StepOptimizer::kFusedSgd) {
         at::_fused_sgd_(parameters, gradients, averages, 0.0, 0.9, options.lr(), 0.0, false, false, false);
-      } else {  // _multi_tensor_adamw of torch/optim/adam.py
+      } else {  // as _multi_tensor_adamw in torch/optim/adam.py
         at::_foreach_mul_(parameters, 1 - options.lr() * options.weight_decay());
         at::_foreach_lerp_(averages, gradients, 1 - beta1);
         at::_foreach_mul_(squares, beta2);
@@ -127,7 +127,8 @@ CapturedStep capture_step(const std::function<models::BuiltModel()>& build, Step
       step.inputs.push_back(found->second);
       continue;
     }
-    const ValueId value = step.graph.results(node)[0].ref.value;  // optimizer state: squares are not negative
+    // optimizer state: second moments must not be negative
+    const ValueId value = step.graph.results(node)[0].ref.value;
     const auto sizes = step.graph.sizes(value);
     step.inputs.push_back(
         at::rand(c10::IntArrayRef(sizes.data(), sizes.size()), at::TensorOptions(step.graph.value(value).dtype)));
@@ -153,7 +154,7 @@ WholeRun run_whole(const CapturedStep& step) {
 double difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0) return 0;
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
-  // What is zero but for rounding (the gradient of an attention's key bias) has no scale of its own.
+  // Values that are zero except for rounding (the gradient of an attention key bias) have no scale.
   const double scale = std::max(x.abs().max().item<double>(), 1e-4);
   return (x - y).abs().max().item<double>() / scale;
 }

@@ -1,4 +1,4 @@
-// A training step of a built-in model, tiny and in doubles, with real tensors for all that it is given.
+// Captures a training step of a tiny built-in model in float64, with real tensors for all of its inputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,36 +16,35 @@ namespace shadowgraph {
 
 struct CapturedStep {
   Graph graph;
-  std::vector<at::Tensor> inputs;  // whole, in order of placeholders
+  std::vector<at::Tensor> inputs;  // unsharded, in the order of placeholders
 };
 
 enum class StepOptimizer { kSgd, kAdamW, kFusedAdamW, kFusedAdam, kFusedSgd, kForeachAdamW };
 
-// Models that compute some things in single precision do so in doubles: what is compared is the program, not its
-// rounding.
+// Changes single-precision parts of models to float64, so that comparisons are not affected by rounding.
 void compute_in_doubles(Graph& graph);
 
-// The second step, which finds the optimizer's state; with warmup_steps 0 the first, which makes it.
+// Captures the second step, in which optimizer state exists, or with warmup_steps 0 the first, which creates it.
 CapturedStep capture_step(const std::function<models::BuiltModel()>& build, StepOptimizer kind, int warmup_steps = 1);
 CapturedStep capture_step(const std::string& name, StepOptimizer kind, int64_t batch, int64_t seq = 0,
                           int warmup_steps = 1);
 
-// Three layers of DeepSeek-V3 in bfloat16, on a pretended GPU, with SGD.
+// Three layers of DeepSeek-V3 in bfloat16, on a simulated GPU, with SGD.
 Graph capture_tiny_deepseek();
 
-// What one device alone makes of it.
+// Results of the step on a single device.
 struct WholeRun {
   ReplayResult result;
-  std::vector<at::Tensor> inputs;  // afterwards
+  std::vector<at::Tensor> inputs;  // inputs after the step
 };
 WholeRun run_whole(const CapturedStep& step);
 
 double difference(const at::Tensor& a, const at::Tensor& b);
 
-// Relative to the largest element of each tensor. Returns the worst.
+// Returns the largest difference, relative to the largest element of each tensor.
 double worst_difference(const WholeRun& whole, const SimulatedRun& simulated);
 
-// For a plan that fails: the first node whose result is another than on one device.
+// Debugging aid for a failing plan: returns the first node whose result differs from the single-device run.
 std::string first_wrong_node(const CapturedStep& step, const GraphLayouts& plan, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// What a rank computes again whole or in part: numbers are those of one device, and what is kept is what is dear.
+// Recomputation within sharded steps: numerics match one device, and expensive results are kept.
 #include <gtest/gtest.h>
 
 #include "parallel/plan/recompute.h"
@@ -21,7 +21,7 @@ std::vector<std::string> layers_of(const Graph& step) {
   return names;
 }
 
-// On a device with slow memory sequences are cut, so that norms take half.
+// On a device with slow memory, the solver shards sequences, so that norms take half the time.
 Sharding cut_in_half(const Graph& step, const char* parallelism) {
   DeviceSpec slow = DeviceSpec::named("h100");
   slow.bandwidth /= 1e6;
@@ -100,7 +100,7 @@ TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
   expect_same(kept, simulate(ranks, step.inputs));
 }
 
-// Rows go to the ranks of their experts again. What grouped products give is kept.
+// Only the all-to-all of rows is repeated; results of grouped matrix products are kept.
 TEST(ComputeAgainExperts, AreNotComputedAgain) {
   Graph step = capture_tiny_deepseek();
   const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);

@@ -1,4 +1,4 @@
-// Sequences over several ranks: together they compute what one device does, and each has as much work.
+// Context parallel: the ranks together match one device, and their work is balanced.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using models::BuiltModel;
 
 constexpr int64_t kBatch = 2, kWords = 16;
 
-// Attention with or without a mask, and keys that queries share.
+// Attention with or without a mask, and with grouped key/value heads.
 class Attending : public torch::nn::Module {
  public:
   Attending(bool causal, double dropout) : causal_(causal), dropout_(dropout) {
@@ -39,7 +39,7 @@ class Attending : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& ids) {
     const at::Tensor x = words(ids) + places(at::arange(ids.size(1), ids.options()));
     const auto heads = [&](const at::Tensor& y) { return y.unflatten(-1, {-1, 4}).transpose(1, 2); };
-    const at::Tensor kv = heads(key_value(x));  // two heads of each, for four of queries
+    const at::Tensor kv = heads(key_value(x));  // two key/value heads for four query heads
     const auto repeated = [](const at::Tensor& y) {
       return y.unsqueeze(2).expand({-1, -1, 2, -1, -1}).reshape({y.size(0), 4, y.size(2), 4});
     };
@@ -75,7 +75,7 @@ BuiltModel llama(int64_t tokens, at::ScalarType dtype = at::kDouble) {
 
 using Build = std::function<BuiltModel(int64_t tokens)>;
 
-// Labels stand beside their tokens already, so that no rank needs another's.
+// Labels are shifted beforehand, so that no rank needs tokens of another.
 Graph captured(const Build& build, int64_t tokens, const FakeTensorOptions& options = {}) {
   const FakeTensorMode mode(options);
   BuiltModel built = build(tokens);
@@ -88,7 +88,7 @@ Graph captured(const Build& build, int64_t tokens, const FakeTensorOptions& opti
   return step;
 }
 
-// What ranks have one after another, of a sequence.
+// Reorders a sequence into the order in which ranks hold its parts.
 at::Tensor in_order_of_ranks(const at::Tensor& tokens, int64_t ranks) {
   const std::vector<at::Tensor> chunks = tokens.chunk(2 * ranks, 1);
   std::vector<at::Tensor> all;
@@ -113,7 +113,7 @@ std::vector<at::Tensor> real_inputs(const Graph& whole) {
   return inputs;
 }
 
-// All ranks, cut along tokens where the whole is larger; losses and gradients are averaged.
+// Runs all ranks, sharding along tokens every tensor that is larger in the whole graph; averages losses and gradients.
 SimulatedRun run_ranks(const Graph& whole, const Graph& part, int64_t ranks, std::vector<at::Tensor> inputs) {
   const DeviceMesh mesh = DeviceMesh::parse("context=" + std::to_string(ranks));
   std::vector<ShardedGraph> all;
@@ -188,7 +188,7 @@ TEST(ContextRanks, WhatIsComputedAgainIsGatheredAgain) {
   EXPECT_EQ(2 * gathers(shard_sequence_over(std::move(part), {.ranks = 2})), 3 * kept);
 }
 
-// Queries times keys that a rank's attention looks at in forward.
+// Counts the query-key pairs in a rank's forward attention.
 int64_t scores(const Graph& graph) {
   int64_t all = 0;
   for (const NodeId node : graph.nodes()) {
@@ -220,7 +220,7 @@ TEST(ContextRanks, EachHasAsMuchWork) {
   EXPECT_EQ(all, whole);
 }
 
-// Tiny: two heads of keys for four of queries, 8 wide, in two layers. Keys and values, in forward and in backward.
+// Tiny model: two key/value heads for four query heads, 8 wide, in two layers; K and V in forward and backward.
 TEST(ContextRanks, HeadsThatAreRepeatedAreSentOnce) {
   const Graph rank = shard_sequence_over(of_gpu(16), {.ranks = 4, .rank = 2});
   verify(rank);

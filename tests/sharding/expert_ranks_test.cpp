@@ -1,4 +1,4 @@
-// Experts on several ranks: what one of them has, and what it sends.
+// Expert parallel: memory and communication of one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ Graph deepseek(const std::string& recomputed = "") {
   return step;
 }
 
-// Payload bytes by size, of all_to_alls.
+// Returns the number of all_to_alls by payload bytes.
 std::map<int64_t, int> sent(const Graph& graph) {
   std::map<int64_t, int> bytes;
   for (const NodeId node : nodes_calling(graph, "_c10d_functional::all_to_all_single")) {
@@ -29,7 +29,7 @@ std::map<int64_t, int> sent(const Graph& graph) {
   return bytes;
 }
 
-// Tiny: 2 x 16 tokens, two of eight experts each, 32 wide, in two of three layers.
+// Tiny model: 2 x 16 tokens, two of eight experts each, 32 wide, in two of three layers.
 constexpr int64_t kRows = 2 * 16 * 2, kRowBytes = 2 * 32, kEnds = 4 * 8;
 
 TEST(ExpertRanks, AreOfEveryLayer) {
@@ -41,7 +41,7 @@ TEST(ExpertRanks, AreOfEveryLayer) {
 TEST(ExpertRanks, RowsGoThereAndBackInBothPasses) {
   const Graph rank = shard_experts_over(deepseek(), {.ranks = 4});
   verify(rank);
-  // Two in forward, two in backward, and the counts.
+  // Two in forward and two in backward per layer, plus the exchange of counts.
   EXPECT_THAT(sent(rank), ::testing::UnorderedElementsAre(std::pair(kRows * kRowBytes, 8), std::pair(kEnds, 2)));
 }
 
@@ -69,7 +69,7 @@ TEST(ExpertRanks, ExpertsAndTheirGradientsAreThoseOfTheRank) {
   }
 }
 
-// What arrives is kept in place of what is sent. Nothing else lives longer than before.
+// Received tensors are saved instead of sent ones; no other lifetime gets longer.
 TEST(ExpertRanks, NothingLivesLonger) {
   const Graph whole = deepseek(), rank = shard_experts_over(clone(whole), {.ranks = 8});
   const auto at_end = [](const Graph& graph) {
@@ -82,7 +82,7 @@ TEST(ExpertRanks, NothingLivesLonger) {
     }
     return bytes;
   };
-  // Only gradients stay: an eighth of those of experts.
+  // Only gradients remain allocated; a rank has an eighth of the expert gradients.
   EXPECT_EQ(at_end(whole) - at_end(rank), int64_t{2} * 8 * 3 * 16 * 32 * 2 * 7 / 8);
 }
 

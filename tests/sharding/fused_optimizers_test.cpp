@@ -1,4 +1,4 @@
-// Optimizers that take lists of tensors, by one operator or by a few: planned, applied and right as tensor by tensor.
+// Fused and foreach optimizers: plans, sharded graphs and numerics are the same as for single-tensor optimizers.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/verify.h"
@@ -36,7 +36,7 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
     }
     EXPECT_EQ(answer.peak, peak_of_live_bytes(answer.rank->graph));
     EXPECT_EQ(answer.assumed_peak, answer.peak);
-    // The best plan of a tiny step cuts little; those by hand cut parameters and what the optimizer keeps of them.
+    // The optimal plan of a tiny step shards little, so hand-written plans shard parameters and optimizer state.
     const ShardingProblem problem = ShardingProblem::of(step.graph, options);
     std::vector<GraphLayouts> plans{answer.plan};
     for (const Parallelism hand : parallelisms(options.mesh)) {

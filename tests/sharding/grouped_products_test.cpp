@@ -1,4 +1,4 @@
-// Experts whose rows lie one after another: plans that cut their products give one device's bits.
+// Grouped matrix products of experts: sharded plans are bitwise equal to one device.
 #include <ATen/ops/_grouped_mm.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -18,7 +18,7 @@ struct ExpertsImpl : torch::nn::Module {
     down = register_parameter("down", torch::empty({4, 64, 32}));
   }
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) {
-    // The gradient of a sum has no strides, which the kernel refuses.
+    // Multiply by rows, because sum() has an expanded gradient, which the kernel refuses.
     return at::_grouped_mm(at::_grouped_mm(rows, up, ends).relu(), down, ends) * rows;
   }
   at::Tensor up, down;
@@ -46,7 +46,7 @@ TEST(GroupedProducts, RandomPlansGiveTheSameBits) {
                                : at::randint(-2, 3, c10::IntArrayRef(sizes.data(), sizes.size()), at::kFloat));
   }
   const WholeRun whole = run_whole(step);
-  ASSERT_LT(whole.result.outputs.at(0).abs().item<double>(), 1e6);  // no sum was rounded
+  ASSERT_LT(whole.result.outputs.at(0).abs().item<double>(), 1e6);  // sums are exact
   PlanMaker maker(step.graph);
   int64_t cut = 0;
   for (const char* mesh : {"2", "4", "2x2"}) {

@@ -1,4 +1,5 @@
-// HiGHS against every choice of small problems and against the own search; what it says where nothing fits.
+// HiGHS compared with exhaustive search on small problems and with the built-in solver; diagnosis of infeasible
+// problems.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Skips where the package highspy is not installed: `scripts/setup.sh --test` brings it.
+// Skipped unless the package highspy is installed (`scripts/setup.sh --test`).
 class Highs : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -56,7 +57,7 @@ TEST_F(Highs, AgreesWithBruteForce) {
   EXPECT_EQ(proven, feasible);
 }
 
-// A chain with shortcuts whose nodes are all alive at its end.
+// A chain with skip edges; all nodes are live at its end.
 AssignmentProblem chain_within_limit(uint64_t seed, uint32_t length) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t limit) { return static_cast<int64_t>(random() % limit); };
@@ -81,7 +82,7 @@ AssignmentProblem chain_within_limit(uint64_t seed, uint32_t length) {
   return problem;
 }
 
-// Costs of 10^9 and bytes of 2^30, as sharding has them: beyond what doubles with tolerances hold exactly.
+// Costs of 10^9 and bytes of 2^30, as in sharding, exceed what doubles with solver tolerances represent exactly.
 TEST_F(Highs, BoundsAndCostsHoldTheOwnSearchs) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -124,7 +125,7 @@ AssignmentProblem two_tied(int64_t limit) {
   return problem;
 }
 
-// "weights" and "activations" lie alike: of three pins, two contradict each other.
+// "weights" and "activations" share a layout; two of the three pins contradict each other.
 TEST_F(Highs, NamesThePinsThatContradictEachOther) {
   AssignmentProblem problem = two_tied(kNoLimit);
   problem.nodes[0].pinned = 0;
@@ -138,7 +139,7 @@ TEST_F(Highs, NamesThePinsThatContradictEachOther) {
   EXPECT_THAT(solution.why_infeasible, Not(HasSubstr("spare")));
 }
 
-// All whole: 12 GiB; with the pinned one whole and what is tied to it: 4 + 4 + 2; without the pin 6.
+// All replicated: 12 GiB; with the pinned tensor replicated along with its tied tensors: 4 + 4 + 2; without the pin: 6.
 TEST_F(Highs, NamesThePinThatTheLimitIsTooLowForAndTheLeastLimit) {
   AssignmentProblem problem = two_tied(int64_t{9} << 30);
   const std::vector<AssignmentPin> pins{{.name = "w*=R", .node = 0, .costs = problem.nodes[0].costs},
@@ -155,7 +156,7 @@ TEST_F(Highs, NamesThePinThatTheLimitIsTooLowForAndTheLeastLimit) {
   EXPECT_TRUE(solve(problem, {.solver = AssignmentSolver::kHighs, .pins = pins}).feasible);
 }
 
-// The least limit that it names is one: within it something fits, and within a byte less nothing does.
+// The reported minimum limit is feasible, and one byte less is infeasible.
 TEST_F(Highs, LeastLimitsAreTheLeast) {
   int checked = 0;
   for (uint64_t seed = 0; seed < 400 && checked < 30; ++seed) {

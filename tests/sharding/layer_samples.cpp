@@ -88,7 +88,7 @@ void attention() {
   back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}),
                                         real({2, 1, 6, 12})));
   back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}), real({6, 12})));
-  // Two heads of queries share one of keys and values.
+  // Grouped-query attention: two query heads share one key/value head.
   for (const bool causal : {false, true}) {
     back(at::scaled_dot_product_attention(leaf({2, 8, 6, 8}), leaf({2, 4, 6, 8}), leaf({2, 4, 6, 8}), {}, 0, causal,
                                           std::nullopt, true));
@@ -100,7 +100,7 @@ void attention() {
                                                            real({2, 4, 12, 8}), output, logsumexp, 0, false);
 }
 
-// Kernels that GPUs alone have; on a CPU nothing is called.
+// Kernels that exist only for GPUs; skipped on a CPU.
 void gpu_forms() {
   if (!real({1}).is_cuda()) return;
   const auto half = [](Sizes sizes) { return at::empty(sizes, at::kHalf).requires_grad_(); };
@@ -129,7 +129,7 @@ void gpu_forms() {
   at::_thnn_fused_lstm_cell(real({4, 24}), real({4, 24}), real({4, 6}), real({24}), real({24}));
 }
 
-// Attention of sequences one after another, of keys and values in pages, and of what GPUs' libraries have besides.
+// Variable-length attention, paged key/value caches, and other kernels of GPU libraries.
 void packed_attention() {
   if (!real({1}).is_cuda()) return;
   const auto half = [](Sizes sizes) { return at::empty(sizes, at::kHalf); };
@@ -171,7 +171,7 @@ void packed_attention() {
   at::_transform_bias_rescale_qkv(half({4, 6, 36}), half({36}), 3);
 }
 
-// Experts: rows one after another with their ends, or as many each.
+// Experts: contiguous rows with end offsets, or the same number of rows each.
 void grouped_products() {
   if (!real({1}).is_cuda()) return;
   const auto half = [](Sizes sizes) { return at::empty(sizes, at::kBFloat16).requires_grad_(); };
@@ -216,7 +216,7 @@ void indices() {
   at::bucketize(a, real({6}));
 }
 
-// ---- Made of nothing, and drawn
+// ---- Factories and random tensors
 void factories() {
   at::zeros({4, 6});
   at::ones({4, 6});

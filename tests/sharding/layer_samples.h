@@ -1,4 +1,4 @@
-// Samples of rules: what layers, losses and optimizers call.
+// Samples for sharding rules: operators called by layers, losses and optimizers.
 #pragma once
 
 namespace shadowgraph::samples_of_rules {

@@ -1,4 +1,4 @@
-// Layouts: parts of real tensors, put together again.
+// Layouts: real tensors are split into shards and reassembled.
 #include "shadowgraph/shard/layout.h"
 
 #include <ATen/Functions.h>
@@ -41,7 +41,7 @@ TEST(Layout, LocalSizesDivideOrAreNone) {
   EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),S(0)"), mesh), (Dims{2, 5}));
   EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),R"), mesh), (Dims{6, 5}));
   EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),S(0,4)"), mesh), (Dims{2, 5}));
-  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0,2),S(0)"), mesh), std::nullopt);  // 3 devices into 2 stretches
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0,2),S(0)"), mesh), std::nullopt);  // 3 devices cannot split 2 parts
   EXPECT_EQ(local_sizes(sizes, Layout::parse("R,S(0,4)"), mesh), (Dims{4, 5}));
   EXPECT_EQ(local_sizes(sizes, Layout::parse("R,S(0,5)"), mesh), std::nullopt);
   EXPECT_EQ(local_sizes(sizes, Layout::parse("S(1),R"), mesh), std::nullopt);
@@ -49,7 +49,7 @@ TEST(Layout, LocalSizesDivideOrAreNone) {
   EXPECT_EQ(local_sizes(Dims{}, Layout::parse("P(sum),R"), mesh), Dims{});
 }
 
-// Dimension 0 is [batch 2, sequence 4]; y cuts the sequence: each device has a stretch of every batch row.
+// Dimension 0 is [batch 2, sequence 4] and y shards the sequence: each device has a part of every batch row.
 TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
   const DeviceMesh mesh = DeviceMesh::parse("1x2");
   const at::Tensor full = at::arange(8);
@@ -57,7 +57,7 @@ TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
   EXPECT_TRUE(at::equal(part, at::tensor({2, 3, 6, 7})));
 }
 
-// The first axis' pieces are cut again by the second.
+// The second axis shards the pieces of the first.
 TEST(Layout, AxesOnOneDimensionNest) {
   const DeviceMesh mesh = DeviceMesh::parse("2x2");
   const at::Tensor full = at::arange(8);

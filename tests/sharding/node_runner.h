@@ -1,4 +1,4 @@
-// A node's operator, run on tensors that are given.
+// Runs the operator of a node on given tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@ namespace shadowgraph {
 
 class NodeRunner {
  public:
-  // Devices that the call names become `device`, or stay.
+  // Replaces device arguments of the call by `device`; nullopt keeps them.
   NodeRunner(const Graph& graph, NodeId node, std::optional<c10::Device> device = c10::Device(c10::kCPU))
       : graph_(graph), node_(node), formals_(graph.target(node).signature()), templates_(graph) {
     graph.for_each_input(node, [&](ValueId value) {
@@ -28,8 +28,8 @@ class NodeRunner {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& operands) const {
     torch::jit::Stack stack;
     size_t next = 0;
-    // In the order of values, which is the order in which push() asks for them; repeats included. Numbers that the
-    // program worked out are lengths.
+    // `content` is called in the order of values, repeats included, as push() does. Values computed on the host are
+    // sizes.
     const auto content = [&](ValueId value) {
       constexpr int64_t kLength = 6;
       return graph_.value(value).kind == ValueKind::kTensor ? c10::IValue(operands.at(next++)) : c10::IValue(kLength);

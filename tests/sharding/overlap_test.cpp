@@ -1,4 +1,4 @@
-// Collectives of tensor parallel beside products: what is computed stays the same, seconds fall, parts are kept.
+// Overlap of tensor-parallel collectives with matrix products: same numerics, less time, sharded saved tensors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ Sharding solved(const Graph& step, const char* mesh, CollectiveOverlap overlap, 
   return shard_step(clone(step), layout);
 }
 
-// A layer as wide as it pays to hide something.
+// A layer wide enough for overlap to be cost-effective.
 Graph wide_step(int64_t batch = 1, const std::string& recomputed = "") {
   const FakeTensorMode mode({.device = at::kCUDA});
   const models::BuiltModel model =
@@ -132,15 +132,15 @@ TEST(Overlap, SumsRunBesideWeightGradientsAndPartsAreKept) {
   Graph rank = clone(before);
   const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kBackward);
   verify(rank);
-  // Two sums a layer, of queries, keys and values, and of gate and up; one of the head.
+  // Two reductions per layer (of Q, K, V and of gate and up), and one of the head.
   EXPECT_EQ(done.overlapped_reductions, 5);
   EXPECT_EQ(done.regathered, 5);
   EXPECT_EQ(done.in_pieces, 0);
   const Seconds one(before), other(rank);
   EXPECT_NEAR(one.step.exposed(), one.step.communication(), 1e-9);
-  // What is hidden costs a share of the device; what is gathered again is hidden, too.
+  // Overlapped collectives slow the device down; repeated all-gathers are overlapped, too.
   EXPECT_LT(other.step.seconds(), one.step.seconds());
-  // A layer keeps an eighth of two inputs of 64 MiB in place of all; the last one's die before the peak or with it.
+  // A layer saves an eighth of two inputs of 64 MiB; those of the last layer are freed by the time of the peak.
   EXPECT_LE(peak_of_live_bytes(rank), peak_of_live_bytes(before));
 }
 
@@ -149,10 +149,10 @@ TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
     Graph rank = rank_of(wide_step(batch), "tp=4");
     const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kPieces);
     EXPECT_EQ(done.overlapped_reductions, 2 * 2 + 1);
-    // With two samples sequences are copied on their way.
+    // With two samples, sequences are copied before they are sent.
     EXPECT_EQ(done.regathered, batch == 1 ? 2 * 2 + 1 : 0);
-    // A layer gathers two inputs and scatters two results in forward, and gathers two gradients in backward; the head
-    // gathers one input.
+    // In forward, a layer gathers two inputs and reduce-scatters two results; in backward, it gathers two gradients.
+    // The head gathers one input.
     EXPECT_EQ(done.in_pieces, batch == 1 ? 2 * 6 + 1 : 0);
     int64_t noted = 0;
     for (const NodeId node : rank.nodes()) noted += rank.note(node, "pieces") == "4" ? 1 : 0;
@@ -160,7 +160,8 @@ TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
   }
 }
 
-// How many storages live on for more than 50 nodes after their last use. What is sent is used until the wait.
+// Counts storages that stay allocated for more than 50 nodes after their last use. A sent tensor is in use until the
+// wait.
 int64_t lingering(const Graph& graph) {
   std::map<StorageId, int64_t> last;
   int64_t at = 0, count = 0;
@@ -207,8 +208,8 @@ TEST(Overlap, NothingTakesLongerThanBefore) {
   }
 }
 
-// To the solver a collective costs what is left of it. Its own plan is then at least as quick as Megatron's, and as the
-// one that was found as if nothing were hidden.
+// For the solver, a collective costs only its exposed time. Its plan is then at least as fast as Megatron's and as the
+// plan found without modeling overlap.
 TEST(Overlap, TheSolverKnowsWhatIsHidden) {
   for (const int64_t batch : {1, 2}) {
     const Graph step = wide_step(batch);
@@ -225,7 +226,7 @@ TEST(Overlap, TheSolverKnowsWhatIsHidden) {
   }
 }
 
-// Eight samples on eight ranks: each has its own, and sums gradients of whole weights.
+// Eight samples on eight ranks: each rank has one, and weight gradients are reduced over all of them.
 TEST(Overlap, SumsOfGradientsDoNotPileUp) {
   const Sharding planned = solved(wide_step(8), "tp=8", CollectiveOverlap::kBackward);
   const Graph& before = planned.result.rank->graph;

@@ -1,4 +1,4 @@
-// Ranks that draw from a generator of the program's own begin alike, and leave it where one device would.
+// Ranks that draw from a user-created generator start from the same state and leave it as a single device would.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

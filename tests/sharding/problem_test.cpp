@@ -1,4 +1,4 @@
-// A captured step as an assignment problem: which nodes share a variable, what edges forbid, what choices cost.
+// Sharding as an assignment problem: nodes that share a variable, choices that edges forbid, and costs.
 #include "shadowgraph/shard/problem.h"
 
 #include <ATen/Functions.h>
@@ -50,7 +50,8 @@ class ShardingProblems : public ::testing::Test {
   Interconnect links_ = Interconnect::named("h100");
 };
 
-// Megatron's layers: columns with their bias, then rows, whose bias is whole. GPT-2's weights are stored transposed.
+// Megatron's layers: column-parallel with its bias, then row-parallel with a replicated bias. GPT-2 stores weights
+// transposed.
 TEST_F(ShardingProblems, TensorParallelPinsCutColumnsWithTheirBias) {
   const Graph graph = training_step("gpt2");
   const ShardingProblem problem = ShardingProblem::of(graph, options("2"));
@@ -72,7 +73,7 @@ TEST(NodeClasses, PathsWithoutNumbers) {
   EXPECT_EQ(without_numbers(""), "");
 }
 
-// Every node of a layer's step has its like in the other layer, or the model's ends touch it.
+// Every node of a layer has a counterpart in the other layer, or is adjacent to the model's ends.
 TEST(NodeClasses, LayersFold) {
   const Graph graph = training_step("gpt2");
   const NodeClasses folded = NodeClasses::of(graph, true);
@@ -90,7 +91,7 @@ TEST(NodeClasses, LayersFold) {
   }
 }
 
-// Lists of an optimizer: what is done with one parameter lies as that one does, whatever the others do.
+// In a foreach operator, each parameter's layout is chosen independently of the others.
 TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
   Graph graph;
   {
@@ -104,7 +105,7 @@ TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
   const ShardingProblem problem = ShardingProblem::of(graph, options("4"));
   problem.assignment().check();
   EXPECT_EQ(problem.coverage().nodes, problem.tensor_nodes());
-  // Each as it may, all at once: the first cut in rows, the second in columns, the last whole.
+  // Three layouts at once: the first parameter sharded by rows, the second by columns, the last replicated.
   const AssignmentProblem pinned = problem.pinned(std::vector<ShardingPin>{
       {"input0", Layout::parse("S(0)")}, {"input1", Layout::parse("S(1)")}, {"input2", Layout::parse("R")}});
   const AssignmentSolution solution = solve(pinned);
@@ -119,11 +120,11 @@ TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
       for (size_t i = 0; i < plan.nodes[node].results.size(); ++i) EXPECT_EQ(plan.nodes[node].results[i], wanted[i]);
     }
   }
-  // And that is a program.
+  // The plan can be applied.
   EXPECT_EQ(apply(graph, plan, 0).graph.node_count() > 0, true);
 }
 
-// A long tensor and short ones: none takes the time of all.
+// The cost of a foreach operator is divided among its tensors by size; no tensor is charged for all of it.
 TEST_F(ShardingProblems, PlacesOfAListShareItsTime) {
   Graph graph;
   {
@@ -163,7 +164,7 @@ TEST_F(ShardingProblems, TheFirstStrategiesAreOneDevicesProgram) {
     const AssignmentCost cost = evaluate(problem.assignment(), first);
     EXPECT_TRUE(cost.allowed) << name;
     EXPECT_EQ(problem.cost(first).communication, 0) << name;
-    // What one device takes: the kernels' times, each rounded to a picosecond.
+    // Single-device time: the kernels' times, each rounded to a picosecond.
     const StepTime time = StepTime::of(graph, device_);
     double seconds = 0;
     for (const NodeId node : graph.nodes()) seconds += time.of(node).seconds;
@@ -177,7 +178,7 @@ TEST_F(ShardingProblems, TheFirstStrategiesAreOneDevicesProgram) {
   }
 }
 
-// One variable for all alike, or for each: the same choice costs the same.
+// Folding identical layers into one variable does not change the cost of a choice.
 TEST_F(ShardingProblems, FoldedAndUnfoldedAgree) {
   const Graph graph = training_step("gpt2");
   ShardingOptions whole = options("2");
@@ -185,7 +186,7 @@ TEST_F(ShardingProblems, FoldedAndUnfoldedAgree) {
   whole.unfold = true;
   const ShardingProblem unfolded = ShardingProblem::of(graph, whole);
   EXPECT_LT(folded.assignment().nodes.size(), unfolded.assignment().nodes.size());
-  // Every variable's last allowed strategy, if its edges to itself allow that.
+  // Picks every variable's last allowed strategy that is compatible with its edges to itself.
   std::vector<uint32_t> choice;
   for (const AssignmentNode& node : folded.assignment().nodes) choice.push_back(node.costs.size() - 1);
   std::vector<uint32_t> each(unfolded.assignment().nodes.size());
@@ -197,7 +198,7 @@ TEST_F(ShardingProblems, FoldedAndUnfoldedAgree) {
   EXPECT_EQ(folded.cost(choice).compute, unfolded.cost(each).compute);
 }
 
-// What a plan costs is what the solver takes it for, layers that repeat and what lies between them included.
+// Plan costs equal solver costs, including repeated layers and the nodes between them.
 TEST_F(ShardingProblems, CostsAreTheSolvers) {
   ShardingOptions asked = options("4");
   asked.pins = {{"model.layers.*.mlp.up_proj.weight", Layout{Placement::shard(0)}},
@@ -209,7 +210,7 @@ TEST_F(ShardingProblems, CostsAreTheSolvers) {
   EXPECT_EQ(cost.compute + cost.communication, solution.cost);
 }
 
-// What is written to is not copied: the optimizer's layouts are its parameter's.
+// In-place operands cannot be copied, so the optimizer uses its parameter's layout.
 TEST_F(ShardingProblems, WrittenOperandsAreTied) {
   const Graph graph = training_step("gpt2");
   const MemoryUse memory = MemoryUse::of(graph);
@@ -221,7 +222,7 @@ TEST_F(ShardingProblems, WrittenOperandsAreTied) {
     ++in_place;
   }
   EXPECT_GT(in_place, 0);
-  // A weight's transpose is a view of memory that the optimizer writes to, but only when nobody reads the view any more.
+  // The transpose is a view of the weight, which the optimizer writes, but only after the last read of the view.
   for (const NodeId node : nodes_calling(graph, "aten::t")) {
     if (graph.is_placeholder(graph.value(NodeTensors::of(graph, node).operands[0]).producer)) {
       EXPECT_FALSE(memory.is_tied(graph, node, NodeTensors::of(graph, node).operands[0]));
@@ -253,7 +254,7 @@ TEST_F(ShardingProblems, PinsAreObeyedOrRefused) {
   EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("is not possible"));
   pinned.pins = {{"transformer.wte.weight", Layout{Placement::shard(0), Placement::replicate()}}};
   EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("does not match mesh x=2"));
-  // One of two layers that fold: by the options it is parted from the other, afterwards it is not.
+  // Options can pin one of two folded layers, which unfolds them; pins given afterwards cannot.
   const ShardingPin one{"transformer.h.0.mlp.c_fc.weight", Layout{Placement::shard(1)}};
   pinned.pins = {one};
   ShardingProblem::of(graph, pinned).assignment().check();

@@ -1,4 +1,4 @@
-// Small random assignment problems with all that problems can have, and their optimum by looking at every choice.
+// Small random assignment problems that use every feature, and their optimum by exhaustive search.
 #pragma once
 
 #include <algorithm>

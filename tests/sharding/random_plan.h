@@ -1,4 +1,4 @@
-// Plans for tests: a random product of strategies for every node, in program order, that can be applied.
+// Plans for tests: chooses a strategy per node in program order, such that the plan can be applied.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +19,18 @@ namespace shadowgraph {
 
 class PlanMaker {
  public:
-  // Asks the rules once for all plans of the graph, which must outlive this.
+  // Evaluates the rules once for all plans of the graph, which must outlive this object.
   explicit PlanMaker(const Graph& graph, const ShardingRules& rules = {})
       : graph_(graph), effects_(Effects::of(graph)) {
     for (const NodeId node : graph.nodes()) strategies_[node] = rules.strategies(graph, node);
   }
 
-  // In which order a node's strategies of an axis are tried; `now`: where its operands lie on the axis.
+  // Returns the order in which to try a node's strategies on an axis; `now` has the current operand placements.
   using Choose = std::function<std::vector<size_t>(NodeId node, size_t axis, const NodeStrategies& strategies,
                                                    const std::vector<Placement>& now)>;
 
-  // Takes the first strategy that fits for each node. A node that nothing fits is replicated as a whole, and so is
-  // memory that is written to and cannot lie otherwise.
+  // Takes the first strategy that fits each node. A node without a fitting strategy is replicated, and so is written
+  // memory whose layout cannot be changed.
   GraphLayouts make(const DeviceMesh& mesh, const Choose& choose) {
     std::set<uint32_t> whole;  // storages that must be replicated
     while (true) {
@@ -42,7 +42,7 @@ class PlanMaker {
     }
   }
 
-  // Cuts with the given probability, by whichever strategy.
+  // Shards with the given probability, using random strategies.
   GraphLayouts random(const DeviceMesh& mesh, uint32_t seed, double cut) {
     std::mt19937 random(seed);
     return make(mesh, [&](NodeId, size_t, const NodeStrategies& strategies, const std::vector<Placement>&) {
@@ -59,8 +59,8 @@ class PlanMaker {
     });
   }
 
-  // Plans as people do it: placeholders lie as `place` says, and every node takes its tensors as they come. Activations
-  // come before parameters, so that as few as can be are redistributed.
+  // Plans by hand: placeholders get the layout of `place`, and each node takes its operands as they are. Activations
+  // take precedence over parameters, which minimizes redistribution.
   using Place =
       std::function<Placement(const std::string& name, Builtin kind, size_t axis, std::span<const int64_t> sizes)>;
   GraphLayouts by_hand(const DeviceMesh& mesh, const Place& place) {
@@ -98,7 +98,7 @@ class PlanMaker {
     });
   }
 
-  // How many nodes of a plan have a tensor that is cut or partial.
+  // Returns how many nodes of a plan have a sharded or partial tensor.
   int64_t cut_nodes(const GraphLayouts& plan) const {
     int64_t cut = 0;
     for (const NodeId node : graph_.nodes()) {
@@ -126,7 +126,8 @@ class PlanMaker {
 
   bool has_writes(StorageId storage) const { return effects_.final_version(storage) > 0; }
 
-  // Operands that must lie as they do: written ones, and those whose results look at memory that is written some time.
+  // Marks operands whose layout cannot change: written ones, and those whose results alias memory that is written
+  // later.
   std::vector<bool> rigid_operands(NodeId node, const std::vector<ValueId>& operands,
                                    const std::vector<ValueId>& results) const {
     std::vector<bool> rigid(operands.size());
@@ -174,7 +175,7 @@ class PlanMaker {
         std::vector<Placement> now;
         for (const ValueId operand : operands) now.push_back(lies[operand][axis]);
         std::vector<size_t> order = choose(node, axis, strategies, now);
-        for (size_t i = 0; i < strategies.axis.size(); ++i) {  // then any that fits at all, for what is rigid
+        for (size_t i = 0; i < strategies.axis.size(); ++i) {  // then any strategy that fits the rigid operands
           if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
         }
         for (const size_t index : order) {

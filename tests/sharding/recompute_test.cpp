@@ -1,4 +1,5 @@
-// Sharding and computing again, in turns: what fits by both, never worse than by one, and the same numbers.
+// Alternates sharding and recomputation: memory fits with both, cost is never worse than with one, numerics are the
+// same.
 #include "shadowgraph/passes/recompute.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ class ShardAndRecompute : public ::testing::Test {
     }();
     return graph;
   }
-  // What is promised of any answer.
+  // Invariants of every solution.
   void check(const Sharding& found, int64_t memory) const {
     verify(found.graph);
     verify(found.result.rank->graph);
@@ -67,7 +68,7 @@ class ShardAndRecompute : public ::testing::Test {
   Interconnect links_ = Interconnect::named("h100");
 };
 
-// 1.5 GB a device: logits alone are 2 x 412 MB of a half of the batch.
+// 1.5 GB per device: the logits of half the batch alone take 2 x 412 MB.
 TEST_F(ShardAndRecompute, FitWhereShardingAloneDoesNot) {
   const int64_t memory = 1'500'000'000;
   const Sharding found = shard_and_recompute(gpt2(), options("2", memory));
@@ -105,14 +106,14 @@ TEST_F(ShardAndRecompute, RanksComputeWhatOneDeviceDoes) {
   const Sharding found = shard_and_recompute(step.graph, cut);
   check(found, memory);
   worst_difference(run_whole(step), simulate(apply_to_all(found.graph, found.result.plan), step.inputs));
-  // And with everything computed again that can be.
+  // The step with everything recomputed that can be.
   Graph again = clone(step.graph);
   ASSERT_GT(checkpoint_modules(again, {.modules = "auto"}).recomputed, 0);
   const ShardingResult cut_in_half = shard(again, options("2", memory));
   worst_difference(run_whole(step), simulate(apply_to_all(again, cut_in_half.plan), step.inputs));
 }
 
-// The plan of a step is one of the step in which something is computed again.
+// A plan of the original step stays valid for the step with recomputation.
 TEST_F(ShardAndRecompute, WhatIsRepeatedLiesAsItDid) {
   const ShardingResult plain = shard(gpt2(), options("2", kNoLimit));
   Graph again = clone(gpt2());

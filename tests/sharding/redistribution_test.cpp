@@ -1,4 +1,4 @@
-// Ways from one layout to another: their steps, and the laws that their costs obey.
+// Redistribution between layouts: the chosen steps, and properties of their costs.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/shard/layout.h"
@@ -41,7 +41,7 @@ TEST_F(Redistribution2d, OneStepEach) {
   EXPECT_EQ(steps(sizes, "R,S(0)", "P(sum),S(0)"), "none");
 }
 
-// A local copy reads what it writes: 64 MiB over tp, 2^23 bytes each, twice at 3 TB/s, beside 5 us to launch it.
+// A local copy reads and writes 64 MiB / 8 = 2^23 bytes at 3 TB/s, after a launch of 5 us.
 TEST_F(Redistribution2d, ASliceTakesItsLaunchAndTwiceItsBytes) {
   const Redistribution slice = path({4096, 4096}, "R,R", "R,S(0)");
   ASSERT_EQ(slice.steps.size(), 1U);
@@ -49,19 +49,19 @@ TEST_F(Redistribution2d, ASliceTakesItsLaunchAndTwiceItsBytes) {
   EXPECT_EQ(slice.wire_bytes, 0);
 }
 
-// Large sums over both axes: the second all_reduce works on a quarter.
+// A large sum over both axes: the second all_reduce works on a quarter of the data.
 TEST_F(Redistribution2d, SumsOverTwoAxesGoThroughPieces) {
   EXPECT_EQ(steps({8192, 8192}, "P(sum),P(sum)", "R,R"),
             "reduce_scatter tp P(sum)->S(0); all_reduce dp P(sum)->R; all_gather tp S(0)->R");
 }
 
-// dp leaves the machine, tp does not: a piece each through the narrow link, then gathered inside.
+// dp spans machines, tp does not: each rank sends a shard through the slow link, then gathers within the machine.
 TEST_F(Redistribution2d, NarrowLinksCarryPieces) {
   EXPECT_EQ(steps({4096, 4096}, "P(sum),R", "S(0),R"),
             "slice tp R->S(1); reduce_scatter dp P(sum)->S(0); all_gather tp S(1)->R");
 }
 
-// dp's pieces lie around tp's: it cannot be cut after tp, nor gathered before it without leaving strides.
+// dp shards are outside tp shards: dp cannot be sharded after tp, nor gathered first without strided shards.
 TEST_F(Redistribution2d, NestedCuts) {
   const Dims sizes{64, 64};
   const auto around = redistribution_step(Layout::parse("R,S(0)"), 0, Placement::shard(0), mesh_, sizes);
@@ -83,7 +83,7 @@ TEST_F(Redistribution2d, BlocksOfPieces) {
   EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(0,4)"), 1, Dims{32, 8}, mesh_), 1);
 }
 
-// All layouts of a matrix on two axes.
+// Returns all layouts of a matrix on two mesh axes.
 std::vector<Layout> layouts_of_a_matrix() {
   const Placement placements[] = {Placement::replicate(), Placement::shard(0), Placement::shard(1),
                                   Placement::partial(), Placement::shard(0, 64)};
@@ -115,7 +115,7 @@ TEST_F(Redistribution2d, ManyAtOnceAreAsOneByOne) {
   }
 }
 
-// Nothing is dearer than a way over something else, and nothing costs when it stays.
+// No path is more expensive than one through an intermediate layout, and no redistribution is free except the identity.
 TEST_F(Redistribution2d, TriangleInequality) {
   const Dims sizes{1024, 4096};
   std::vector<Layout> layouts = layouts_of_a_matrix();
@@ -148,7 +148,7 @@ TEST_F(Redistribution2d, MoreBytesCostMore) {
   }
 }
 
-// A piece of a sum costs no more than the whole of it; a sum is a piece and its gathering.
+// reduce_scatter costs at most all_reduce; all_reduce costs at most reduce_scatter plus all_gather.
 TEST_F(Redistribution2d, SumsAndTheirPieces) {
   for (int64_t rows = 64; rows <= 65536; rows *= 8) {
     const Dims sizes{rows, 1024};

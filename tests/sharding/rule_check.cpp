@@ -20,7 +20,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Integers, so that sums are exact in any order.
+// Integer-valued, so that sums are exact in any order.
 at::Tensor filled(const Graph& graph, ValueId id, bool bits, std::mt19937& random) {
   const Value& value = graph.value(id);
   const std::span<const int64_t> sizes = graph.sizes(id);
@@ -30,7 +30,7 @@ at::Tensor filled(const Graph& graph, ValueId id, bool bits, std::mt19937& rando
   if (graph.numel(id) == 0) elements = 0;
   std::vector<double> numbers(static_cast<size_t>(elements));
   const bool index = bits || c10::isIntegralType(value.dtype, true);
-  // 0 and 1 are indices into anything.
+  // 0 and 1 are valid indices for every tensor.
   std::uniform_int_distribution<int> pick(index ? 0 : -3, index ? 1 : 4);
   for (double& number : numbers) {
     number = pick(random);
@@ -41,7 +41,7 @@ at::Tensor filled(const Graph& graph, ValueId id, bool bits, std::mt19937& rando
                         at::IntArrayRef(strides.data(), strides.size()));
 }
 
-// A copy in the same order of dimensions, as a kernel would have made it.
+// Copies the part with the dimension order of the whole, as a kernel would allocate it.
 at::Tensor in_order_of(const at::Tensor& part, const at::Tensor& whole) {
   std::vector<int64_t> order(static_cast<size_t>(whole.dim()));
   std::iota(order.begin(), order.end(), 0);
@@ -51,7 +51,7 @@ at::Tensor in_order_of(const at::Tensor& part, const at::Tensor& whole) {
   return part.permute(order).clone(at::MemoryFormat::Contiguous).permute(back);
 }
 
-// What tensors every coordinate of an axis has, that together are `whole`.
+// Returns partial tensors, one per coordinate of the axis, whose reduction is `whole`.
 Tensors partial_parts(const at::Tensor& whole, PartialOp op, int64_t devices, std::mt19937& random) {
   const auto noise = [&](int low, int high) {
     std::vector<double> numbers(static_cast<size_t>(whole.numel()));
@@ -86,9 +86,9 @@ Tensors parts_of(const at::Tensor& whole, const Layout& layout, const DeviceMesh
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (!layout[axis].is_partial()) continue;
     cuts[axis] = Placement::replicate();
-    // Ranks that have the same so far are split alike.
+    // Ranks that hold identical tensors so far get identical parts.
     std::map<const at::TensorImpl*, Tensors> split;
-    const Tensors before = wholes;  // keeps what the keys point to
+    const Tensors before = wholes;  // keeps the tensors that the keys point to alive
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
       at::Tensor& own = wholes[static_cast<size_t>(rank)];
       auto found = split.find(own.unsafeGetTensorImpl());
@@ -111,7 +111,7 @@ bool is_same(const at::Tensor& whole, const at::Tensor& made) {
   if (!at::isFloatingType(whole.scalar_type())) return at::equal(whole, made);
   const at::Tensor expected = whole.to(at::kDouble);
   const at::Tensor actual = made.to(at::kDouble);
-  // Sums of integers are exact; what is not an integer is rounded, here and there in another order.
+  // Sums of integers are exact; other values may differ by rounding in another order.
   if (at::equal(expected, expected.round())) return at::equal(expected, actual);
   const double tolerance = whole.scalar_type() == at::kDouble ? 1e-11 : 1e-5;
   return at::allclose(expected, actual, tolerance, tolerance, /*equal_nan=*/true);
@@ -125,7 +125,7 @@ class CallCheck {
   }
 
   void run() {
-    // Some take probabilities alone: 0 and 1.
+    // Some operators accept probabilities only: use 0 and 1.
     Tensors given;
     for (const bool bits : {false, true}) {
       operands_.clear();
@@ -180,7 +180,7 @@ class CallCheck {
     return made;
   }
 
-  // Cuts behind a part of a factor, as FactorAnalysis gives them: 12 cut at 2 and at 3.
+  // Adds strided placements as FactorAnalysis produces them: 12 is split at 2 and at 3.
   void add_split_ones() {
     const std::vector<AxisStrategy> plain = strategies_.axis;
     for (const AxisStrategy& strategy : plain) {
@@ -207,7 +207,7 @@ class CallCheck {
     return true;
   }
 
-  // False if the layouts do not divide.
+  // Returns false if the layouts do not divide the sizes.
   bool check(const std::vector<const AxisStrategy*>& axes, const DeviceMesh& mesh) {
     std::vector<Layout> operands(operands_.size(), Layout(axes.size()));
     std::vector<Layout> results(results_.size(), Layout(axes.size()));
@@ -220,7 +220,7 @@ class CallCheck {
       for (size_t i = 0; i < results.size(); ++i) results[i][a] = axes[a]->results[i];
     }
     if (!divides(operands_, operands, mesh) || !divides(results_, results, mesh)) return false;
-    // Its local call has other indices on each rank: vocabulary_test.cpp.
+    // Lookups have different indices on each rank; they are tested in vocabulary_test.cpp.
     if (rules_.lookup(graph_, node_, operands, results, mesh, 0)) return true;
     try {
       const std::string difference = differs(operands, results, mesh);
@@ -231,7 +231,7 @@ class CallCheck {
     return true;
   }
 
-  // What the parts together are not; "" if they are all of it.
+  // Returns how the reassembled results differ from the unsharded ones, or "".
   std::string differs(const std::vector<Layout>& operands, const std::vector<Layout>& results, const DeviceMesh& mesh) {
     const std::vector<Argument> arguments = rules_.local_arguments(graph_, node_, operands, results, mesh);
     const NodeId local = graph_.append(graph_.node(node_).target, arguments);
@@ -243,7 +243,7 @@ class CallCheck {
     const auto ranks = static_cast<size_t>(mesh.size());
     std::vector<Tensors> given(ranks);
     for (size_t i = 0; i < operands.size(); ++i) {
-      // What is overwritten holds anything.
+      // Contents of an overwritten operand are arbitrary.
       const Tensors parts = parts_of(operands_[i], operands[i], mesh, random_);
       for (size_t rank = 0; rank < ranks; ++rank) given[rank].push_back(parts[rank]);
     }
@@ -289,7 +289,7 @@ class CallCheck {
     check_.wrong.push_back(fmt::format("{}\n    on {}: {}", text, mesh.to_string(), how));
   }
 
-  // ---- What holds and is not offered
+  // ---- Placements that are valid but not offered by any strategy
   static std::vector<Placement> choices(const at::Tensor& tensor, int64_t devices) {
     std::vector<Placement> all = {Placement::replicate()};
     for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -306,7 +306,7 @@ class CallCheck {
     return false;
   }
 
-  // Calls f for each way to take one of each.
+  // Calls f for every combination of one element of each.
   template <class F>
   static void for_each_choice(const std::vector<std::vector<Placement>>& of, F&& f) {
     std::vector<size_t> at(of.size(), 0);
@@ -325,7 +325,7 @@ class CallCheck {
     if (operands_.size() > 4 || results_.size() != 1 || operands_.empty() || facts_.random || facts_.uninitialized)
       return;
     if (!facts_.written.empty()) return;
-    // Kernels that do not check what they are given: sizes that do not belong together must not get there.
+    // Some kernels do not validate their operands; they must not get mismatched sizes.
     const std::string& name = graph_.target(node_).name();
     for (const char* trusting : {"backward", "attention", "_reshape_alias", "as_strided", "grid_sampler"}) {
       if (name.find(trusting) != name.npos) return;
@@ -342,7 +342,7 @@ class CallCheck {
       for (const Placement& result : choices(results_[0], kDevices)) {
         if (offered(operands, {result})) continue;
         try {
-          // With the arguments as they are: what needs local ones and has no rule is not found.
+          // Uses the original arguments, so placements that would need local arguments without a rule are missed.
           if (!differs(runner_, layouts, {Layout{result}}, mesh).empty()) continue;
         } catch (const std::exception&) {
           continue;
@@ -361,9 +361,9 @@ class CallCheck {
   NodeRunner runner_;
   OperatorFacts facts_;
   NodeStrategies strategies_;
-  Tensors operands_;  // whole
-  Tensors results_;   // whole
-  Tensors written_;   // the operands after the call
+  Tensors operands_;  // unsharded
+  Tensors results_;   // unsharded
+  Tensors written_;   // written operands after the call
 };
 
 }  // namespace

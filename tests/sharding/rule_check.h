@@ -1,6 +1,6 @@
-// Holds a node's sharding strategies against what its operator does. Its operands, filled with integers, are cut as a
-// strategy says. The operator runs on every device's parts with local arguments, and what is put together again must be
-// what it gives on the whole.
+// Checks a node's sharding strategies against its operator: operands filled with integers are sharded as a strategy
+// says, the operator runs on every device's shards with local arguments, and the reassembled results must equal those
+// of the unsharded call.
 #pragma once
 
 #include <map>
@@ -13,33 +13,34 @@
 namespace shadowgraph {
 
 struct RuleCheck {
-  int64_t calls = 0;                                     // distinct ones that ran
-  int64_t strategies = 0;                                // checked, each on one mesh
-  int64_t products = 0;                                  // of two strategies on a mesh of two axes
-  std::vector<std::string> wrong;                        // what does not hold: the call, the strategy, the mesh, how
-  std::map<std::string, std::string> silent;             // why calls cannot run here, by operator
-  std::set<std::string> operators;                       // of the calls that ran
-  std::map<std::string, std::set<std::string>> missing;  // by operator: placements that hold and no strategy offers
+  int64_t calls = 0;                                     // distinct calls that ran
+  int64_t strategies = 0;                                // strategies checked, each on one mesh
+  int64_t products = 0;                                  // combinations of two strategies on a mesh of two axes
+  std::vector<std::string> wrong;                        // violations: the call, the strategy, the mesh, the difference
+  std::map<std::string, std::string> silent;             // by operator: why calls cannot run here
+  std::set<std::string> operators;                       // operators of the calls that ran
+  // by operator: placements that are valid but offered by no strategy
+  std::map<std::string, std::set<std::string>> missing;
 };
 
 struct RuleCheckOptions {
   std::vector<int64_t> devices = {2, 3, 4};
-  std::vector<std::string> meshes = {"2x2", "2x3"};  // for products; none: no products
-  size_t most_products = 24;                         // of a call, each on one mesh
-  bool missing = false;                              // look for those, too: all placements of up to four operands
+  std::vector<std::string> meshes = {"2x2", "2x3"};  // for combinations of axes; none: no combinations
+  size_t most_products = 24;                         // per call, each on one mesh
+  bool missing = false;  // also collects `missing`: tries all placements of up to four operands
 };
 
-// Every call of `graph`, each distinct one once; `seen` remembers those of other graphs. Leaves the local calls at the
-// graph's end.
+// Checks every distinct call of `graph` once; `seen` has the calls of earlier graphs. Leaves the local calls at the end
+// of the graph.
 void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOptions& options, std::set<std::string>& seen,
                  RuleCheck& check);
 
-// Checks calls that have no kernel here, CUDA's own forms among them. Every strategy's local call, on tensors of the
-// innermost FakeTensorMode, gives results of the sizes that the strategy says.
+// Checks calls without a kernel in this build, such as CUDA's: the local call of every strategy, run on tensors of the
+// innermost FakeTensorMode, returns results of the sizes given by the strategy.
 void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vector<int64_t>& devices,
                        std::set<std::string>& seen, RuleCheck& check);
 
-// What a call is, without the numbers of its values.
+// Describes a call without the ids of its values.
 std::string call_of(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

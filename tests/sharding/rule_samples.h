@@ -1,4 +1,4 @@
-// Small programs that call what rules speak of, on tensors whose sizes divide by 2, 3 and 4 where they may be cut.
+// Small programs that call operators with sharding rules; dimensions that may be sharded divide by 2, 3 and 4.
 #pragma once
 
 #include <ostream>

@@ -1,4 +1,4 @@
-// Rules of calls that have no kernel here: their local calls on fakes.
+// Checks rules for calls that have no kernel in this build by running their local calls on fakes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-// Sizes and strides of a value, as `layout` leaves them.
+// Returns a fake shard of a value, with its sizes and strides under `layout`.
 at::Tensor fake_part(const Graph& graph, ValueId value, const Layout& layout, const DeviceMesh& mesh) {
   const std::vector<int64_t> sizes = local_sizes(graph.sizes(value), layout, mesh).value();
   const std::span<const int64_t> strides = graph.strides(value);
@@ -32,7 +32,7 @@ at::Tensor fake_part(const Graph& graph, ValueId value, const Layout& layout, co
                            at::TensorOptions(graph.value(value).dtype).device(graph.value(value).device()));
 }
 
-// Runs one strategy's local call on fakes. Returns how its results differ from what the strategy says, or "".
+// Runs one strategy's local call on fakes. Returns how the result sizes differ from the strategy, or "".
 std::string shapes_differ(Graph& graph, NodeId node, const ShardingRules& rules, const AxisStrategy& strategy,
                           const DeviceMesh& mesh, const std::vector<ValueId>& operands,
                           const std::vector<ValueId>& results) {
@@ -51,7 +51,7 @@ std::string shapes_differ(Graph& graph, NodeId node, const ShardingRules& rules,
     if (made.size() != results.size()) return "another number of results";
     for (size_t r = 0; r < made.size(); ++r) {
       const std::vector<int64_t> sizes = local_sizes(graph.sizes(results[r]), of_results[r], mesh).value();
-      // Buffers without dimensions are sized by what they are for.
+      // One-dimensional byte buffers have operator-specific sizes.
       const bool buffer = graph.value(results[r]).dtype == c10::ScalarType::Byte;
       if (!buffer && made[r].sizes() != at::IntArrayRef(sizes)) {
         return fmt::format("result {} has sizes [{}], not [{}]", r, fmt::join(made[r].sizes(), ", "),

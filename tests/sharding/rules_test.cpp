@@ -1,4 +1,4 @@
-// Sharding rules: their text, what strategies follow from them, and one device's calls.
+// Sharding rules: their text, the strategies derived from them, and the local calls of one device.
 #include "shadowgraph/shard/rules.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,7 +19,7 @@ namespace shadowgraph {
 
 namespace {
 
-// The last node of a graph given as text.
+// Returns the last node of the graph.
 NodeId last_of(const Graph& graph) { return graph.last(); }
 
 std::string words(std::span<const Placement> placements) {
@@ -28,7 +28,7 @@ std::string words(std::span<const Placement> placements) {
   return text;
 }
 
-// "m 4: S(0) R -> S(0)", a line each, without the replicated one.
+// Lists strategies as "m 4: S(0) R -> S(0)", one per line, without the replicated one.
 std::string listing(const NodeStrategies& strategies) {
   std::string text;
   for (const AxisStrategy& strategy : strategies.axis) {
@@ -62,7 +62,7 @@ TEST(ShardingRules, AFactorIsCutWhereverItIs) {
             "avg 0: R P(avg) -> P(avg)\n");
 }
 
-// 0.5 + 0.5 is 1, but as integers the parts are 0: neither a sum nor an average passes where digits are lost.
+// 0.5 + 0.5 is 1, but both parts are 0 as integers: partial sums and averages do not pass conversions that round.
 TEST(ShardingRules, PartsOfASumAreNotConvertedToWhatRoundsThem) {
   const auto conversion = [](const std::string& from, const std::string& to) {
     const Graph graph = graph_of(
@@ -123,13 +123,13 @@ TEST(ShardingRules, ARuleThatDoesNotFitIsNamed) {
   }
 }
 
-// A graph of one call, the arguments of which are given as the text form has them.
+// A graph with one call, whose arguments are given in text form.
 const std::string kView =
     "operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
     "s0 = 1152 cpu input\n"
     "%0 = sg::input(name=\"a\") : f32[4,6,12] @s0\n";
 
-// [4, 6, 12] as [24, 12] and back: the second dimension of one is a stretch of the first of the other.
+// [4, 6, 12] as [24, 12] and back: the second dimension of the former is part of the first dimension of the latter.
 TEST(ShardingRules, ViewsTakeDimensionsApart) {
   const Graph graph = graph_of(kView + "%1 = aten::view(self=%0, size=[24, 3, 4]) : f32[24,3,4] @s0\n");
   const std::string text = listing(ShardingRules().strategies(graph, graph.last()));
@@ -187,7 +187,7 @@ TEST(ShardingRules, WhatIsNoStrategyHasNoLocalCall) {
             "a layout must have one placement per mesh axis");
 }
 
-// Queries, keys and values in one product, as GPT-2 has them: [batch * sequence, 3 * heads * width].
+// Fused QKV projection as in GPT-2: [batch * sequence, 3 * heads * width].
 const std::string kFused =
     "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
     "operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
@@ -210,7 +210,7 @@ TEST(FactorAnalysis, SplitsFlowAlongTheGraph) {
   for (const NodeId node : graph.nodes()) {
     if (graph.target(node).name() == "aten::mm") mm = node;
   }
-  // Rows are (4 6), columns (3 2 8): so is the weight's second dimension.
+  // Rows are (4 6) and columns (3 2 8), like the weight's second dimension.
   EXPECT_EQ(listing(rules.strategies(graph, mm, analysis)),
             "m 24: S(0) R -> S(0)\n"
             "k 8: S(1) S(0) -> P(sum)\n"
@@ -254,7 +254,7 @@ TEST(ShardingRules, OperatorsOfUsersHaveRules) {
   EXPECT_THROW(register_sharding_rule("mylib::scale_rows: r, r -> r (c"), ParseError);
 }
 
-// A line for an operator that does not exist, or that has other tensors or arguments, would never be heard of.
+// A rule for an operator that does not exist, or with a different signature, would otherwise go unnoticed.
 TEST(ShardingRules, BuiltInLinesFitTheSchemasOfTheirOperators) {
   std::map<std::string, std::vector<const c10::FunctionSchema*>> schemas;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -1,4 +1,4 @@
-// Every rule against real tensors: sample calls, and the calls of whole training steps.
+// Validates every rule against real tensors: sample calls, and the calls of whole training steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, TinyStepOnAGpu,
 INSTANTIATE_TEST_SUITE_P(Zoo, TinyStep, testing::Values("gpt2", "llama3_8b", "bert_base", "resnet18"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The same on a pretended GPU, whose kernels are others.
+// The same samples on a simulated GPU, which has other kernels.
 class SamplesOnAGpu : public testing::TestWithParam<RuleSample> {};
 
 TEST_P(SamplesOnAGpu, EveryLocalCallHasTheSizesThatItsStrategySays) {
@@ -109,7 +109,8 @@ TEST_P(SamplesOnAGpu, EveryLocalCallHasTheSizesThatItsStrategySays) {
 INSTANTIATE_TEST_SUITE_P(All, SamplesOnAGpu, testing::ValuesIn(rule_samples().begin(), rule_samples().end()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// What holds and is not offered, as a table: SHADOWGRAPH_MISSING_STRATEGIES=file sharding_tests --gtest_filter='*Missing*'
+// Lists valid placements that are not offered: SHADOWGRAPH_MISSING_STRATEGIES=file sharding_tests
+// --gtest_filter='*Missing*'
 TEST(MissingStrategies, AreListed) {
   const char* path = std::getenv("SHADOWGRAPH_MISSING_STRATEGIES");
   if (path == nullptr) GTEST_SKIP() << "on request";
@@ -127,7 +128,7 @@ TEST(MissingStrategies, AreListed) {
   write_file(path, text);
 }
 
-// What the check is for: rules that say too much are found out, each in another way.
+// Rules that claim too much are detected, each in a different way.
 TEST(RuleCheck, FindsRulesThatAreWrong) {
   struct Wrong {
     const char* rule;
@@ -224,7 +225,7 @@ TEST(RuleCheck, FindsRulesThatAreWrong) {
     try {
       check_rules(graph, rules, {.meshes = {}}, seen, check);
     } catch (const Error&) {
-      continue;  // it does not even fit
+      continue;  // the shapes do not fit
     }
     EXPECT_FALSE(check.wrong.empty()) << wrong.rule;
   }
@@ -312,7 +313,7 @@ TEST(MeanLosses, AreSumsThatAreDivided) {
   EXPECT_EQ(split_mean_losses(split), 1);
   EXPECT_EQ(split_mean_losses(split), 0);
   verify(split);
-  // Two of the targets are ignored, and classes weigh differently.
+  // Two of the targets are ignored, and class weights differ.
   const at::Tensor x = at::arange(30, at::kDouble).reshape({6, 5}).sin().requires_grad_();
   const at::Tensor target = at::tensor({0, 1, 2, 3, 1, 4}, at::kLong);
   const at::Tensor weight = at::tensor({1.0, 2.0, 3.0, 4.0, 5.0}, at::kDouble);
@@ -323,7 +324,7 @@ TEST(MeanLosses, AreSumsThatAreDivided) {
   const ReplayResult actual = run(split);
   EXPECT_TRUE(at::allclose(expected.outputs[0], actual.outputs[0], 1e-15, 0));
   EXPECT_TRUE(at::equal(expected.gradients.at("x"), actual.gradients.at("x")));
-  // What could not be cut before now can: by rows, and by classes.
+  // Sharding by rows and by classes becomes possible.
   const auto cuts = [](const Graph& graph) {
     for (const NodeId node : graph.nodes()) {
       if (graph.target(node).name() == "aten::nll_loss_forward")

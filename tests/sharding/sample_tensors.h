@@ -1,4 +1,4 @@
-// Tensors of the samples of rules.
+// Creates the tensors used by samples of sharding rules.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@ inline Tensor leaf(Sizes sizes) { return real(sizes).requires_grad_(); }
 inline Tensor ints(Sizes sizes) { return at::empty(sizes, at::kLong); }
 inline Tensor bools(Sizes sizes) { return at::empty(sizes, at::kBool); }
 
-// Backward from a gradient of its own: that of a sum is expanded and the same everywhere.
+// Runs backward from a random gradient; the gradient of sum() would be expanded and constant.
 inline void back(const Tensor& result) { result.backward(real(result.sizes())); }
 
 }  // namespace shadowgraph::samples_of_rules

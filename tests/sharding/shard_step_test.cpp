@@ -1,4 +1,4 @@
-// A step planned by one call: what a request leaves open, the same answer as the steps by hand, and what is refused.
+// Tests shard_step(): defaults of a request, the same result as the separate steps, and refused requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Its loss is a mean, and log_softmax is whole.
+// Its loss is a mean, and log_softmax is not decomposed.
 const Graph& llama_step() {
   static const Graph graph = [] {
     const FakeTensorMode mode({.device = at::kCUDA});
@@ -30,7 +30,7 @@ const Graph& llama_step() {
 
 ShardingRequest on_mesh(const char* mesh) { return {.mesh = DeviceMesh::parse(mesh)}; }
 
-// Two runs differ in what the clock says alone.
+// Removes measured times, the only difference between two runs.
 nlohmann::json without_clock(nlohmann::json json) {
   json.erase("problem_seconds");
   json.erase("solver_seconds");
@@ -106,7 +106,7 @@ TEST_F(PlanStep, CutsTheVocabularyOnlyWhenAsked) {
   expect_same(shard_step(clone(llama_step()), request), graph, shard(graph, by_hand(request)));
 }
 
-// Within a limit the search ends 0.1 % above the bound: to prove the rest takes long.
+// With a memory limit, the search stops 0.1 % above the bound, because a proof of optimality takes long.
 TEST_F(PlanStep, KeepsWithinMemoryAsByHand) {
   Graph graph = clone(llama_step());
   split_mean_losses(graph);
@@ -135,7 +135,7 @@ TEST_F(PlanStep, ComputesAgainWhatTheRoundsSay) {
 }
 
 TEST_F(PlanStep, PlansItsCopiesAsItsAnswerCountsThem) {
-  // Without a limit this small step is best computed whole on each device, and nothing is sent.
+  // Without a limit this small step is fastest when replicated on each device, without communication.
   ShardingRequest request = on_mesh("2x2");
   request.memory = peak_of_live_bytes(llama_step()) * 6 / 10;
   const Sharding planned = shard_step(clone(llama_step()), request);

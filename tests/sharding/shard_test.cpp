@@ -1,4 +1,4 @@
-// From a captured step to a plan: never worse than plans by hand, to the byte what the applied graph holds, within limits.
+// Plans for captured steps: no worse than hand-written plans, exact memory of the applied graph, and memory limits.
 #include "shadowgraph/shard/shard.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ TEST_P(Sharding, IsNotWorseThanPlansByHandAndKnowsItsPeak) {
     const ShardingResult answer = shard(graph, options(mesh), {.compare = true});
     EXPECT_TRUE(answer.solution.feasible);
     EXPECT_LE(answer.bound, answer.seconds() * (1 + 1e-9));
-    // A plan's costs are whole picoseconds: each node's may be rounded up.
+    // Plan costs are whole picoseconds: the cost of each node may be rounded up.
     EXPECT_LE(answer.seconds(), answer.alone + 1e-12 * graph.node_count()) << "one device alone is a plan, too";
     ASSERT_FALSE(answer.compared.empty());
     for (const ParallelismCost& plan : answer.compared) {
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, Sharding, ::testing::Values("gpt2", "llama3_8b", "
 
 class ShardingOfLlama : public Sharding {};
 
-// What is written in README and docs: layers alike, memory within its limit, what else could be.
+// The claims of README and docs: identical layers share a layout, memory is within its limit, alternatives are listed.
 TEST_F(ShardingOfLlama, KeepsWithinMemoryOrSaysWhyNot) {
   const Graph graph = step_to_shard("llama3_8b");
   const ShardingResult free = shard(graph, options("4"));

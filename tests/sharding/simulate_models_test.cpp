@@ -1,4 +1,4 @@
-// Training steps of the built-in models under random plans: on every mesh all ranks together leave what one device leaves.
+// Training steps of built-in models under random plans: on every mesh, all ranks together match a single device.
 #include <gtest/gtest.h>
 
 #include "shadowgraph/graph/verify.h"
@@ -19,7 +19,7 @@ TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
   for (const Case& one :
        {Case{"2", 4, StepOptimizer::kAdamW}, Case{"3", 3, StepOptimizer::kSgd}, Case{"4", 4, StepOptimizer::kSgd},
         Case{"2x2", 4, StepOptimizer::kAdamW}, Case{"2x2x2", 4, StepOptimizer::kSgd}}) {
-    // Tiny, these are the same network as gpt2 and llama3_8b: once is enough.
+    // In tiny form these are the same network as gpt2 and llama3_8b, so they are skipped.
     const bool repeats = GetParam().starts_with("gpt2_") || GetParam() == "llama3_70b" || GetParam() == "llama3_405b";
     if (repeats && std::string_view(one.mesh) != "2x2") continue;
     const CapturedStep step = capture_step(GetParam(), one.optimizer, one.batch);
@@ -53,7 +53,7 @@ TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
   }
 }
 
-// deepseek_v3's grouped products have no float64, in which sums are compared here, so its layouts are not simulated.
+// deepseek_v3's grouped matrix products do not support float64, which the comparison needs, so it is not simulated.
 std::vector<std::string> names() {
   std::vector<std::string> names;
   for (const auto& info : models::available()) {

@@ -1,4 +1,4 @@
-// Plans as people make them, and whole numbers, of which sums are exact: bit for bit what one device computes.
+// Hand-written plans on integer values, whose sums are exact: bitwise equal to a single device.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -40,7 +40,7 @@ HandMade run_by_hand(const CapturedStep& step, const char* mesh, const PlanMaker
 
 class HandMadePlans : public ::testing::TestWithParam<std::string> {};
 
-// Parameters whole, the batch cut: gradients are summed over all, each once, and nothing is gathered.
+// Replicated parameters, sharded batch: each gradient is all-reduced once, and nothing is gathered.
 TEST_P(HandMadePlans, DataParallel) {
   const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 4);
   const HandMade made = run_by_hand(step, "dp=4", [](const std::string&, Kind kind, size_t, auto sizes) {
@@ -51,7 +51,7 @@ TEST_P(HandMadePlans, DataParallel) {
   EXPECT_GE(calls(graph, "all_reduce") + calls(graph, "reduce_scatter_tensor"), made.parameters / 2);
 }
 
-// And parameters with their optimizer's state cut: gathered in front of their use, gradients scattered.
+// Parameters and optimizer state are also sharded: all-gather before use, reduce-scatter of gradients.
 TEST_P(HandMadePlans, FullySharded) {
   const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 4);
   const HandMade made = run_by_hand(
@@ -61,7 +61,7 @@ TEST_P(HandMadePlans, FullySharded) {
   EXPECT_GE(calls(graph, "reduce_scatter_tensor"), made.parameters / 4);
 }
 
-// Linear layers cut by columns and rows in turn, over the second axis of a mesh whose first has the batch.
+// Linear layers alternate between column- and row-parallel on the second mesh axis; the first shards the batch.
 TEST_P(HandMadePlans, DataAndTensorParallel) {
   const CapturedStep step = capture_step(GetParam(), StepOptimizer::kSgd, 4);
   const HandMade made = run_by_hand(step, "dp=2,tp=2", [](const std::string& name, Kind kind, size_t axis, auto sizes) {
@@ -71,7 +71,7 @@ TEST_P(HandMadePlans, DataAndTensorParallel) {
     const bool columns =
         has("gate_proj") || has("up_proj") || has("c_fc") || has("q_proj") || has("k_proj") || has("v_proj");
     const bool rows = has("down_proj") || has("mlp.c_proj.weight") || has("o_proj");
-    // A Conv1D has its weight the other way round.
+    // Conv1D stores its weight transposed.
     const bool turned = has("c_fc.weight") || has("c_proj");
     if (columns) return cut_if_divisible(sizes, turned ? 1 : 0, 2);
     if (rows) return cut_if_divisible(sizes, turned ? 0 : 1, 2);
@@ -128,7 +128,7 @@ TEST(WholeNumbers, RandomPlansGiveTheSameBits) {
         at::randint(words ? 0 : -2, words ? 12 : 3, c10::IntArrayRef(sizes.data(), sizes.size()), options));
   }
   const WholeRun whole = run_whole(step);
-  ASSERT_LT(whole.result.outputs.at(0).item<double>(), 1e15);  // no sum was rounded
+  ASSERT_LT(whole.result.outputs.at(0).item<double>(), 1e15);  // sums are exact
   PlanMaker maker(step.graph);
   int64_t partial = 0;
   for (const char* mesh : {"2", "3", "4", "2x2", "2x2x2"}) {
@@ -145,7 +145,7 @@ TEST(WholeNumbers, RandomPlansGiveTheSameBits) {
       for (size_t i = 0; i < run.inputs.size(); ++i) EXPECT_TRUE(at::equal(run.inputs[i], whole.inputs[i])) << i;
     }
   }
-  EXPECT_GT(partial, 100);  // sums over ranks were part of it
+  EXPECT_GT(partial, 100);  // the plan includes reductions over ranks
 }
 
 }  // namespace

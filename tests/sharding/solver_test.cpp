@@ -1,4 +1,4 @@
-// The solver against every choice of small problems; what it finds is the same again.
+// The solver compared with exhaustive search on small problems; results are deterministic.
 #include "shadowgraph/shard/solver.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ TEST(Solver, AgreesWithBruteForce) {
   EXPECT_GE(optimal * 100, feasible * 99);
 }
 
-// Amounts that doubles cannot hold exactly must not make bounds that are none.
+// Bounds stay valid for amounts that doubles cannot represent exactly.
 TEST(Solver, BoundsHoldForHugeCosts) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     AssignmentProblem problem = random_assignment(seed);
@@ -85,7 +85,7 @@ TEST(Solver, FindsTheSameAgain) {
   }
 }
 
-// A chain with shortcuts whose nodes are all alive at its end: much larger than what can be looked through.
+// A chain with skip edges whose nodes are all live at its end; too large for exhaustive search.
 AssignmentProblem chain_within_limit(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t limit) { return static_cast<int64_t>(random() % limit); };
@@ -139,7 +139,7 @@ TEST(Solver, ThreadsChangeNothing) {
   }
 }
 
-// What other formats write for "forbidden" is taken as that, unless there is nothing else.
+// Large costs with which other formats encode "forbidden" are treated as such, unless there is no alternative.
 TEST(Solver, CostsAboveAllOthersAreForbiddenFirst) {
   constexpr int64_t kHuge = 1'000'000'000'000'000'000;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -190,7 +190,7 @@ TEST(Solver, IsNeverWorseThanItsStart) {
   }
 }
 
-// What the search keeps up to date from move to move, against sums made anew.
+// Incrementally updated costs and excess memory of the local search equal freshly computed sums.
 TEST(Solver, LocalSearchKnowsCostAndExcessAfterEveryMove) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     AssignmentProblem problem = chain_within_limit(seed);
@@ -209,7 +209,7 @@ TEST(Solver, LocalSearchKnowsCostAndExcessAfterEveryMove) {
   }
 }
 
-// Two that never live together: at the point that is named, the first is gone.
+// Two nodes that are never live together: at the reported point, the first is already freed.
 TEST(Solver, NeedsNameWhatIsAliveThen) {
   AssignmentProblem problem;
   problem.usage_limit = 1000;

@@ -1,4 +1,4 @@
-// What is looked up by index and cut along the vocabulary: each rank looks up its own words, and the sum is all of it.
+// Vocabulary parallel lookups: each rank looks up its own rows, and the sum is the result.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -16,7 +16,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr int64_t kWords = 12;
-constexpr int64_t kNothing = 3;  // a word that does not count as a target
+constexpr int64_t kNothing = 3;  // a label that ignore_index excludes from the loss
 
 struct WordsImpl : torch::nn::Module {
   WordsImpl() {
@@ -67,7 +67,7 @@ CapturedStep step_with(at::Reduction::Reduction reduction, bool weighted) {
   return step;
 }
 
-// The most elements of one tensor of which a dimension is the whole vocabulary.
+// Returns the most elements of any tensor that has the unsharded vocabulary as a dimension.
 int64_t largest_with(int64_t vocabulary, const Graph& graph) {
   int64_t largest = 0;
   for (const NodeId node : graph.nodes()) {
@@ -81,10 +81,10 @@ int64_t largest_with(int64_t vocabulary, const Graph& graph) {
   return largest;
 }
 
-// Embedding and head of a language model are cut along the vocabulary. Nothing on a device has all of it, so nothing
-// that a collective gives has. Without log_softmax taken apart the logits are gathered.
+// The embedding and head of a language model are sharded along the vocabulary. No tensor on a device has the whole
+// vocabulary, so no collective produces one. If log_softmax is not decomposed, the logits are gathered.
 TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
-  constexpr int64_t vocabulary = 104;  // no other dimension is as large
+  constexpr int64_t vocabulary = 104;  // differs from all other dimensions
   for (const bool split : {true, false}) {
     models::LlamaConfig config = models::tiny(models::llama3_8b_config());
     config.vocab = vocabulary;
@@ -98,10 +98,10 @@ TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
     const WholeRun whole = run_whole(step);
     if (split) {
       EXPECT_GE(split_log_softmaxes(step.graph), 1);
-      compute_in_doubles(step.graph);  // taken apart, its gradient says in which type it is
+      compute_in_doubles(step.graph);  // the decomposed gradient names its dtype
     }
     PlanMaker maker(step.graph);
-    // Whatever has the vocabulary is cut there if it can be; the rest lies as it comes.
+    // Tensors with a vocabulary dimension are sharded there if possible; the others keep the layout of their operands.
     const GraphLayouts plan = maker.make(
         DeviceMesh::parse("tp=2"),
         [&](NodeId node, size_t, const NodeStrategies& strategies, const std::vector<Placement>& now) {
@@ -154,7 +154,7 @@ struct Case {
 
 class Vocabularies : public ::testing::TestWithParam<Case> {};
 
-// Every node that can takes the vocabulary cut, on every axis or on some; the others lie as they come.
+// Every node that can be is sharded along the vocabulary, on all mesh axes or on some; the others keep their layout.
 TEST_P(Vocabularies, CutLookupsGiveTheSame) {
   const CapturedStep step = step_with(GetParam().reduction, GetParam().weighted);
   const WholeRun whole = run_whole(step);
@@ -197,7 +197,7 @@ TEST_P(Vocabularies, CutLookupsGiveTheSame) {
   }
 }
 
-// With log_softmax taken apart, what normalizes may be cut: a maximum and sums are exchanged.
+// With log_softmax decomposed, the normalization is sharded: ranks exchange a maximum and sums.
 TEST_P(Vocabularies, LossesOfCutLogitsAreTheSame) {
   CapturedStep step = step_with(GetParam().reduction, GetParam().weighted);
   const WholeRun before = run_whole(step);

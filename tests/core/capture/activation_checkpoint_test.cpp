@@ -1,5 +1,5 @@
-// checkpoint(): the gradients of a program with it are bit for bit those without, and the memory is less. Then the same
-// in a capture: regions, links, and bytes against a real run.
+// Tests that checkpoint() leaves gradients bitwise equal to the program without it and lowers peak memory, in eager and
+// in a capture: regions, forward/recompute links, and predicted bytes against a real run.
 #include "shadowgraph/capture/activation_checkpoint.h"
 
 #include <ATen/autocast_mode.h>
@@ -66,7 +66,7 @@ at::Tensor checkpointed(Block& block, const at::Tensor& x) {
 
 struct Gradients {
   at::Tensor loss;
-  Tensors all;  // of the input, then of the parameters
+  Tensors all;  // gradients of the input, then of the parameters
   at::Tensor next_random;
 };
 
@@ -133,8 +133,8 @@ TEST(Checkpoint, CheckpointsNest) {
   for (size_t i = 0; i < expected.parameters().size(); ++i) {
     EXPECT_TRUE(same_bits(expected.parameters()[i].grad(), nested.parameters()[i].grad())) << i;
   }
-  // Each block runs in forward. The outer checkpoint runs it again to reach the inputs of the inner ones, and the inner
-  // ones run it, too. No input needs the last block, so the outer one stops before it.
+  // Each block runs once in forward. The outer checkpoint recomputes it to get the inputs of the inner checkpoints, and
+  // those recompute it again. The last block feeds no inner checkpoint, so the outer one stops before it.
   EXPECT_EQ(nested.blocks[0]->runs, 3);
   EXPECT_EQ(nested.blocks[1]->runs, 2);
 }
@@ -142,7 +142,7 @@ TEST(Checkpoint, CheckpointsNest) {
 TEST(Checkpoint, SeveralOutputsAndTuplesAndGrad) {
   const at::Tensor a = at::randn({5, 5}).set_requires_grad(true);
   const at::Tensor b = at::randn({5, 5}).set_requires_grad(true);
-  const int64_t power = 3;  // captured, no tensor
+  const int64_t power = 3;  // captured by value, not a tensor
   const auto f = [power](const at::Tensor& x, const at::Tensor& y) {
     return std::make_tuple((x * y).sin(), x.pow(power) + y.exp());
   };
@@ -153,7 +153,7 @@ TEST(Checkpoint, SeveralOutputsAndTuplesAndGrad) {
   const auto actual = grads(checkpoint(f, a, b));
   EXPECT_TRUE(same_bits(expected[0], actual[0]));
   EXPECT_TRUE(same_bits(expected[1], actual[1]));
-  // One output and one input alone.
+  // Only one of the outputs and one of the inputs.
   const auto some = [&](const std::tuple<at::Tensor, at::Tensor>& outputs) {
     return torch::autograd::grad({std::get<1>(outputs).sum()}, {b})[0];
   };
@@ -298,13 +298,13 @@ TEST(Checkpoint, ErrorsOfTheFunctionPassThroughAndLeaveNothing) {
       },
       a);
   EXPECT_THROW(torch::autograd::grad({y.sum()}, {a}, {}, true), std::runtime_error);
-  // The hooks are gone: what is saved now is kept by autograd itself.
+  // The saved-tensor hooks are uninstalled: autograd itself keeps tensors saved from here on.
   const at::Tensor z = a.exp().sum();
   EXPECT_TRUE(same_bits(torch::autograd::grad({z}, {a})[0], a.exp()));
 }
 
 TEST(Checkpoint, ThreadsDoNotMeet) {
-  // The random generator is the process': no dropout here.
+  // The default generator is shared by the whole process, so this test uses no dropout.
   const auto gradients = [](bool with) {
     at::Tensor x = at::linspace(-1, 1, 64).reshape({8, 8}).set_requires_grad(true);
     for (int i = 0; i < 20; ++i) {
@@ -339,7 +339,7 @@ TEST(Checkpoint, OneGraphFromSeveralThreads) {
 // ---- Memory
 
 struct Peaks {
-  int64_t held = 0;  // after forward
+  int64_t held = 0;  // bytes held after forward
   int64_t most = 0;
   int64_t left = 0;
 };
@@ -371,8 +371,8 @@ TEST(Checkpoint, MemoryFalls) {
   const Peaks with = peaks_of(checkpointed);
   EXPECT_EQ(without.left, 0);
   EXPECT_EQ(with.left, 0);
-  // The input of each block but the first, and a state of the generator each; the loss. Against 13 of the width: gelu's
-  // and the second linear's inputs, the dropout mask (4 each), and relu's result.
+  // With checkpoints: the input of every block but the first, one generator state per block, and the loss. Without: 13
+  // activations per block: the inputs of gelu and of the second linear, the dropout mask (4 each), and relu's result.
   constexpr int64_t kActivation = 64 * 64 * 4;
   const int64_t state = at::detail::getDefaultCPUGenerator().get_state().numel();
   EXPECT_EQ(with.held, 11 * kActivation + 12 * state + 4);

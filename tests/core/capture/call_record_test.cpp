@@ -1,4 +1,4 @@
-// What calls on fakes are given and give, as arguments and values of a graph.
+// Tests how the arguments and results of calls on fake tensors become arguments and values of a graph.
 #include "core/calls/call_record.h"
 
 #include <ATen/ATen.h>

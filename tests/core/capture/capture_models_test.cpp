@@ -35,7 +35,7 @@ std::string describe(const Graph& graph, ValueId id) {
   return c10::str(value.dtype, list(graph.sizes(id)), list(graph.strides(id)), "+", value.offset);
 }
 
-// What a real run does, as one line a call.
+// Records each operator call of a real run as one line of text.
 class RealTrace final : public CallObserver, public SavedTensorObserver {
  public:
   std::vector<std::string> calls;
@@ -63,7 +63,7 @@ class RealTrace final : public CallObserver, public SavedTensorObserver {
       void call_pack_hook(const at::Tensor& tensor) override {
         data = tensor.tensor_data();
         trace.saved_storages[tensor.storage().unsafeGetStorageImpl()] = static_cast<int64_t>(tensor.storage().nbytes());
-        // Kept so that no later storage gets the same address.
+        // Keeps the storage alive so that no later storage reuses its address.
         trace.keep.push_back(data.storage());
       }
       at::Tensor call_unpack_hook() override { return data; }
@@ -174,7 +174,7 @@ std::vector<std::string> model_names() {
 INSTANTIATE_TEST_SUITE_P(Zoo, BuiltInModel, ::testing::ValuesIn(model_names()),
                          [](const auto& name) { return name.param; });
 
-// The counts of the papers and of torchvision and Hugging Face, not only those the registry states.
+// Parameter counts match the papers, torchvision and Hugging Face, not only the registry.
 TEST(BuiltInModels, ParameterCounts) {
   const std::map<std::string, int64_t> expected{
       {"resnet18", 11'689'512},   {"resnet50", 25'557'032}, {"vit_b_16", 86'567'656},

@@ -1,4 +1,4 @@
-// What a capture is not told it takes from the mode that the module was made in; what contradicts that mode is refused.
+// A capture inherits unset options from the mode in which the module was created; conflicting options are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-// Makes a tensor of its own, where the default device shows.
+// Creates a tensor in forward, so that the default device shows in the graph.
 struct Shifting : torch::nn::Module {
   Shifting() { weight = register_parameter("weight", at::ones({4})); }
   at::Tensor forward(const at::Tensor& x) { return x * weight + at::ones({4}); }
@@ -40,7 +40,7 @@ TEST(CaptureOptions, TheDeviceIsThatOfTheModeTheModuleWasMadeIn) {
   Shifting net;
   const at::Tensor x = at::ones({2, 4});
   torch::optim::SGD sgd(net.parameters(), 0.1);
-  const FakeTensorMode inner;  // of the CPU, and of no concern to the module
+  const FakeTensorMode inner;  // a CPU mode that the module does not belong to
   EXPECT_EQ(devices_of(capture_forward(net, {x}).graph), std::vector<std::string>{"cuda:0"});
   EXPECT_EQ(devices_of(capture_training_step(net, {x}, summed, sgd).graph), std::vector<std::string>{"cuda:0"});
   Capture session(net);
@@ -73,7 +73,7 @@ TEST(CaptureOptions, OfAModeThatHasEndedTheDeviceIsLeft) {
     x = at::ones({2, 4});
   }
   EXPECT_EQ(devices_of(capture_forward(*net, {x}).graph), std::vector<std::string>{"cuda:3"});
-  // There is no mode to contradict: eager's words for a program on two devices.
+  // No mode to conflict with: the error is eager's for mixed devices.
   EXPECT_THROW(capture_forward(*net, {x}, {.mode = {.device = at::kCPU}}), Error);
 }
 
@@ -92,7 +92,7 @@ TEST(CaptureOptions, WhatContradictsTheModeIsRefused) {
   Capture session(on_cpu);
   EXPECT_THAT([&] { session.name_module(net); },
               ThrowsMessage<Error>(AllOf(HasSubstr("'weight'"), HasSubstr("device cpu and cuda"))));
-  // The same said twice is no contradiction.
+  // Repeating the mode's own option is not a conflict.
   const FakeTensorMode back({.device = at::kCPU});
   EXPECT_NO_THROW(capture_forward(net, {x}, {.mode = {.device = c10::Device(at::kCUDA, 0)}}));
 }
@@ -117,14 +117,14 @@ TEST(CaptureOptions, TheProfileComesAlong) {
   const FakeTensorMode inner({.device = at::kCUDA});
   const std::string text = to_text(capture_forward(attend).graph);
   EXPECT_THAT(text, HasSubstr("softmax"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("cudnn")));  // the choice of a default H100
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("cudnn")));  // cuDNN attention is the default choice on an H100
 }
 
-// A step whose mask decides sizes, and that meets a real tensor: every option of the mode is needed, also while warming
-// up.
+// The step contains a mask that determines sizes and a real tensor, so it needs every option of the mode, also during
+// warm-up.
 TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
   int asked = 0;
-  const at::Tensor table = [] { return torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}); }();  // real
+  const at::Tensor table = [] { return torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}); }();  // a real tensor
   FakeTensorMode mode({.data_size_hint = [&](const DataSizeQuery&) -> std::optional<int64_t> {
                          ++asked;
                          return 2;
@@ -137,7 +137,7 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
                         .inputs = {at::ones({4}), mask},
                         .forward =
                             [&](const Tensors& in) {
-                              // Only a mode with RealTensors::kConstant knows what the table holds.
+                              // Only a mode with RealTensors::kConstant knows the contents of the table.
                               const double scale = (table * 2).sum().item<double>();
                               return Tensors{(net.forward(in[0]) * scale).index({in[1]})};
                             },
@@ -145,7 +145,7 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
                         .optimizer = &adamw,
                         .warmup_steps = 2};
   const Graph graph = capture_training_step(step).graph;
-  EXPECT_EQ(asked, 2);  // once by the warm-ups, which share a mode, and once by the step
+  EXPECT_EQ(asked, 2);  // once in the warm-ups, which share one mode, and once in the step
   std::vector<std::string> observed;
   for (const Guard& guard : graph.guards) observed.push_back(guard.observed);
   EXPECT_THAT(observed, Contains("nonzero0 = 2"));

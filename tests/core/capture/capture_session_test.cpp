@@ -38,7 +38,7 @@ std::string module_of(const Graph& graph, NodeId node) {
   return "";
 }
 
-// The textbook example: two inputs, two paths, two graphs.
+// The textbook example of guards: a branch on the rank of the input gives two graphs.
 at::Tensor two_branches(const at::Tensor& x) { return x.dim() == 3 ? x * 2 + 1 : x - 5; }
 
 Graph capture_two_branches(at::IntArrayRef sizes) {
@@ -89,7 +89,7 @@ TEST(Capture, ASizeCountedFromTheEndIsThatDimension) {
   EXPECT_EQ(graph.guards[1].observed, "8");
 }
 
-// Parameters are the model's own: what their sizes decide holds for every input.
+// Parameters belong to the model, so branches on their sizes need no guard.
 TEST(Capture, ASizeOfAParameterIsNoDependency) {
   const FakeTensorMode mode;
   torch::nn::Linear linear(6, 4);
@@ -185,7 +185,7 @@ TEST(Capture, NodesKnowTheirModuleCompositeAndCall) {
   EXPECT_EQ(block_again.call, 1);
 }
 
-// Two layers whose names begin alike, and the scope of one that uses the weight of the other.
+// Two layers whose names share a prefix; the scope of one uses the weight of the other.
 struct Borrower : torch::nn::Module {
   Borrower() {
     layer1 = register_module("layer1", torch::nn::Linear(4, 4));
@@ -232,7 +232,7 @@ TEST(Capture, BackwardNodesLinkToTheirForwardNodes) {
   ASSERT_TRUE(backward.valid());
   EXPECT_EQ(graph.phase_name(graph.node(backward).phase), "backward");
   ASSERT_TRUE(graph.node(backward).forward.valid());
-  // The last gelu of forward is the first that backward meets.
+  // Backward visits nodes in reverse, so its first gelu_backward belongs to the last gelu.
   EXPECT_EQ(graph.node(backward).forward, find_node(graph, "aten::gelu", 1));
   EXPECT_EQ(graph.node(backward).region, graph.node(graph.node(backward).forward).region);
   const NodeId update = find_node(graph, "aten::add_.Tensor");
@@ -247,11 +247,11 @@ TEST(Capture, PhasesCoverTheStep) {
   }
   EXPECT_GT(phases["forward"], 0);
   EXPECT_GT(phases["backward"], 0);
-  // SGD without momentum: one add_ a parameter.
+  // SGD without momentum: one add_ per parameter.
   EXPECT_EQ(phases["optimizer"], 6);
 }
 
-// A parameter used twice: its second gradient is added to the first, in place where eager adds in place.
+// A parameter used twice: the second gradient is accumulated in place exactly where eager does so.
 TEST(Capture, GradientsAccumulateInPlaceAsInEager) {
   const FakeTensorMode mode;
   auto w = at::empty({3, 3}).set_requires_grad(true);
@@ -278,7 +278,7 @@ TEST(Capture, StoragesDieWhenTheProgramDropsThem) {
   const auto storage_of = [&](const std::string& name) {
     return graph.value(graph.results(find_node(graph, name))[0].ref.value).storage;
   };
-  // exp's storage lives on in the view until cos has run.
+  // The view keeps exp's storage alive until cos has run.
   EXPECT_EQ(graph.storage(storage_of("aten::exp")).freed_after, find_node(graph, "aten::cos"));
   EXPECT_EQ(storage_of("aten::view"), storage_of("aten::exp"));
   EXPECT_FALSE(graph.storage(storage_of("aten::sin")).freed_after.valid());
@@ -290,7 +290,7 @@ TEST(Capture, AnUnknownTensorOnAKnownStorageIsAnAlias) {
   at::Tensor p = at::empty({2, 3}).set_requires_grad(true);
   Capture session;
   session.name_parameter(p, "p");
-  at::Tensor data = p.variable_data();  // no operator made this
+  at::Tensor data = p.variable_data();  // not the result of an operator
   data.mul_(2);
   at::Tensor y = p.exp();
   const Graph graph = session.finish({y});

@@ -1,4 +1,4 @@
-// Captures of programs that use checkpoint(): regions, links, what is kept, bytes against a real run, and a replay.
+// Captures programs that use checkpoint(): regions, links, saved tensors, bytes against a real run, and replay.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -170,8 +170,8 @@ TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
   EXPECT_GT(repeated, 6 * 8);
 }
 
-// The second run goes another way at some place. What comes after that repeats nothing, though the same operator may
-// stand at the same distance from the beginning.
+// The recomputation diverges from forward at some point. Nodes after that point have no counterpart, even if the same
+// operator appears at the same offset.
 TEST(CheckpointCaptureRegions, LinksEndWhereTheSecondRunGoesAnotherWay) {
   Capture session;
   const at::Tensor x = at::ones({4}).requires_grad_(true);

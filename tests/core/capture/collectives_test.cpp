@@ -1,4 +1,4 @@
-// Collectives on fake process groups: what they give, what the graph says of them, how it is read back and replayed.
+// Tests collectives on fake process groups: results, graph nodes, parsing of the graph text, and replay.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
 
-// What DDP and FSDP call is deprecated in libtorch 2.13, and called all the same.
+// DDP and FSDP still call functions that libtorch 2.13 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace shadowgraph::collectives_test {
@@ -86,7 +86,7 @@ TEST(FakeMesh, RefusesWhatIsNoMesh) {
   EXPECT_THAT(error_of([] { FakeMesh({}); }), HasSubstr("needs at least one axis"));
   const FakeMesh mesh({{"dp", 2}});
   EXPECT_THAT(error_of([] { FakeMesh({{"tp", 2}, {"dp", 2}}); }), HasSubstr("'dp' already exists"));
-  EXPECT_FALSE(find_process_group("tp").has_value());  // nothing of it stays
+  EXPECT_FALSE(find_process_group("tp").has_value());  // the mesh has unregistered its groups
   EXPECT_THAT(error_of([&] { mesh.group("tp"); }), HasSubstr("no axis 'tp'; its axes are dp"));
   EXPECT_THAT(error_of([] { fake_process_group({.name = "x", .size = 2, .rank = 2, .ranks = {}, .axis = {}}); }),
               HasSubstr("rank must be 0 to 1, not 2"));
@@ -117,10 +117,10 @@ TEST(Collectives, ResultsOfFunctionalOperators) {
   const IValue in(std::vector<int64_t>{1, 2, 2, 3}), out(std::vector<int64_t>{1, 1, 1, 2});
   EXPECT_EQ(shape(functional("all_to_all_single", {x, out, in, "tp"})), (Sizes{5, 6}));
   const at::Tensor sent = functional("broadcast", {x.t(), 1, "tp"});
-  EXPECT_EQ(sent.strides().vec(), (Sizes{8, 1}));  // contiguous, whatever the operand is
+  EXPECT_EQ(sent.strides().vec(), (Sizes{8, 1}));  // contiguous, whatever the strides of the operand
   EXPECT_EQ(sent.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(sent.is_cuda());
-  // In place, and waiting: the tensor itself.
+  // The in-place form and wait_tensor return the operand itself.
   EXPECT_TRUE(functional("all_reduce_", {x, "sum", "tp"}).is_same(x));
   EXPECT_TRUE(functional("wait_tensor", {x}).is_same(x));
   const auto several = call("_c10d_functional::all_gather_into_tensor_coalesced",
@@ -130,7 +130,7 @@ TEST(Collectives, ResultsOfFunctionalOperators) {
   EXPECT_EQ(shape(several[1]), (Sizes{12, 5}));
 }
 
-// Since 2.14 and 2.15, by their operators: earlier libtorch has no method for them.
+// Operators added in 2.14 and 2.15, called by name because earlier libtorch has no methods for them.
 TEST(Collectives, OperatorsOfLaterVersions) {
   const FakeMesh mesh({{"tp", 4}}, 1);
   const auto has = [](const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}).has_value(); };
@@ -156,7 +156,7 @@ TEST(Collectives, OperatorsOfLaterVersions) {
   const auto gathers = nodes_named(graph, "c10d::gather_into_tensor_");
   ASSERT_EQ(gathers.size(), 2U);
   const Effects effects = Effects::of(graph);
-  EXPECT_EQ(effects.writes(gathers[0]).size() - 1, 1U);  // less the order of collectives
+  EXPECT_EQ(effects.writes(gathers[0]).size() - 1, 1U);  // minus the write that orders collectives
   EXPECT_TRUE(effects.unknown_targets().empty());
 }
 
@@ -185,7 +185,7 @@ TEST(Collectives, SizesThatDoNotFitAreRefused) {
   EXPECT_THAT(error_of([&] { group.send(inputs, 4, 0); }), HasSubstr("dst 4 is not a rank"));
 }
 
-// Every method of c10d::ProcessGroup that moves tensors: its node, what it writes, and that waiting is a node.
+// Calls every method of c10d::ProcessGroup that moves tensors and checks its node, its writes and the node of wait().
 TEST(Collectives, ThroughProcessGroups) {
   const FakeMesh mesh({{"dp", 2}, {"tp", 4}}, 5);
   Capture session({.mode = {.device = at::kCUDA}});
@@ -206,7 +206,7 @@ TEST(Collectives, ThroughProcessGroups) {
   group.reduce_scatter_tensor_coalesced(parts, wholes)->wait();
   group.alltoall_base(other, whole, none, none)->wait();
   group.alltoall(lists[0], lists[0])->wait();
-  group.scatter(parts, no_lists)->wait();  // rank 1: only the root, rank 0, has what is sent
+  group.scatter(parts, no_lists)->wait();  // only the root (rank 0) passes the tensors to send
   group.gather(no_lists, parts)->wait();
   group.send(parts, 2, 7)->wait();
   group.recv(parts, 2, 7)->wait();
@@ -221,7 +221,7 @@ TEST(Collectives, ThroughProcessGroups) {
     if (nodes.empty()) return size_t{99};
     EXPECT_TRUE(effects.collective(nodes[0])) << name;
     EXPECT_EQ(process_group_of(graph, nodes[0]), "tp") << name;
-    return effects.writes(nodes[0]).size() - 1;  // less the order of collectives
+    return effects.writes(nodes[0]).size() - 1;  // minus the write that orders collectives
   };
   for (const char* one : {"allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "_allgather_base_",
                           "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
@@ -232,7 +232,7 @@ TEST(Collectives, ThroughProcessGroups) {
   EXPECT_EQ(writes("alltoall_"), 4U);
   for (const char* zero : {"gather_", "send", "barrier"}) EXPECT_EQ(writes(zero), 0U) << zero;
 
-  // Said once, however often it is used.
+  // Each group is listed once, however often it is used.
   const auto groups = process_groups(graph);
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_EQ(groups[0], (ProcessGroupInfo{.name = "tp", .size = 4, .rank = 1, .ranks = {4, 5, 6, 7}, .axis = "tp"}));
@@ -259,7 +259,7 @@ TEST(Collectives, WaitingIsANodeOnlyOfAsynchronousCalls) {
   }
 }
 
-// As libtorch's Python registers it: of these operators C++ has no gradients.
+// Gradient formulas as registered in PyTorch's Python code; C++ has none for these operators.
 struct Gather : torch::autograd::Function<Gather> {
   static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& part) {
     return functional("wait_tensor", {functional("all_gather_into_tensor", {part, 4, "tp"})});
@@ -288,7 +288,7 @@ TEST(Collectives, BackwardOnesBelongToForwardOnes) {
   EXPECT_EQ(call("_c10d_functional_autograd::all_gather_into_tensor", {x.detach(), 4, "tp"})[0].toTensor().size(0), 32);
 }
 
-// What is known of a tensor's contents is not known of what others add to it.
+// After a collective writes to a tensor, its contents are no longer known.
 TEST(Collectives, ContentsAreForgotten) {
   const FakeMesh mesh({{"dp", 2}});
   const FakeTensorMode mode;
@@ -311,7 +311,7 @@ Graph sum_over(const char* group) {
   return session.finish({functional("wait_tensor", {functional("all_reduce", {x, "sum", group})})});
 }
 
-// A group of one, to run collectives for real without a network.
+// A process group of size one that runs collectives for real without a network.
 class Alone final : public c10d::Backend {
  public:
   Alone() : Backend(0, 1) {}

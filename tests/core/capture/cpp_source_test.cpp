@@ -1,4 +1,5 @@
-// Lines of the user's C++ as sources. This file alone is compiled with debug information (tests/CMakeLists.txt).
+// Tests that nodes record the line of the user's C++ code. Only this file is compiled with debug information
+// (tests/CMakeLists.txt).
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -15,7 +16,7 @@ namespace {
 
 std::string at_line(int line) { return "cpp_source_test.cpp:" + std::to_string(line); }
 
-// "file:line" without folders, of the first node that calls `op`.
+// Returns "file:line" (file name only) of the first node that calls `op`.
 std::string source_of(const Graph& graph, std::string_view op) {
   for (const NodeId node : graph.nodes()) {
     if (graph.target(node).name() != op) continue;
@@ -37,7 +38,7 @@ TEST(CppSources, AreTheLinesOfTheUsersCalls) {
   session.name_module(*net);
   const at::Tensor x = at::empty({2, 8});
   const int line = __LINE__ + 1;
-  const at::Tensor y = net->forward(x);  // libtorch's Linear calls the operator
+  const at::Tensor y = net->forward(x);  // Linear::forward, inside libtorch, calls the operator
   const at::Tensor z = inlined(y).relu().sum();
   z.backward();
   const Graph graph = session.finish({z});

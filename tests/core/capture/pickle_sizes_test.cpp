@@ -1,4 +1,4 @@
-// What pickles of TorchScript files ask memory for, before libtorch's reader gives it.
+// Tests that allocation sizes in pickles of TorchScript files are checked before libtorch's reader allocates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::string refusal(const std::string& pickle) {
 
 TEST(PickleSizes, AreWithinTheRecord) {
   EXPECT_EQ(refusal("\x80\x02}q\0."s), "");            // an empty dict, kept as memo 0
-  EXPECT_EQ(refusal("\x80\x02X\2\0\0\0hiq\1."s), "");  // a text of two bytes
+  EXPECT_EQ(refusal("\x80\x02X\2\0\0\0hiq\1."s), "");  // a string of two bytes
   EXPECT_EQ(refusal("\x80\x02}r\x09\0\0\0."s), "");    // memo 9 of a record of nine bytes
   EXPECT_THAT(refusal("\x80\x02}r\x0a\0\0\0."s), HasSubstr("a memo index is larger than the record"));
   EXPECT_THAT(refusal("\x80\x02}r\xff\xff\xff\x7f."s), HasSubstr("a memo index is larger than the record"));

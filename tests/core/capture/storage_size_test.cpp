@@ -1,4 +1,4 @@
-// Storages that the program gives another size: what the record says of their memory, and what it computes.
+// Tests programs that resize storages: recorded memory events and computed results.
 #include <ATen/native/Resize.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ void resize(const at::Tensor& tensor, int64_t bytes) {
   }
 }
 
-// A block's weight is gathered, used, given back, gathered again and used again.
+// An FSDP-style block: its weight is gathered, used, freed, gathered again and used again.
 at::Tensor gathered_twice(const at::Tensor& x, const at::Tensor& shard) {
   const at::NoGradGuard no_grad;
   const at::Tensor whole = at::empty({2 * shard.size(0), shard.size(1)});
@@ -62,7 +62,8 @@ TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
     }
   }
   ASSERT_EQ(blocks.size(), 2) << to_text(graph);
-  EXPECT_EQ(graph.target(graph.storage(blocks[0]).freed_after).name(), "aten::empty.memory_format");  // of 0 bytes
+  // empty of 0 bytes
+  EXPECT_EQ(graph.target(graph.storage(blocks[0]).freed_after).name(), "aten::empty.memory_format");
   EXPECT_TRUE(graph.is_before(graph.storage(blocks[0]).freed_after, graph.storage(blocks[1]).born));
   EXPECT_TRUE(graph.storage(blocks[1]).freed_after.valid());
   // The peak has x, the shard, y (96 bytes), the block, and cat's result (256) beside a scaled shard (128).
@@ -123,7 +124,7 @@ TEST(StorageSize, AStorageThatTheCaptureHadNotMetIsBornWhereItGrows) {
       << to_text(graph);
 }
 
-// Two storages that the capture had not met: one is used, the other shrinks again and is looked at.
+// Two storages first seen when resized: one is used afterwards; the other is shrunk again and then only viewed.
 TEST(StorageSize, AStorageThatShrinksAgainIsNotBorn) {
   const FakeTensorMode mode;
   const at::Tensor used = at::empty({16}), unused = at::empty({16});
@@ -145,7 +146,7 @@ TEST(StorageSize, MemoryThatWasGivenBackIsNotUsed) {
   const Capture session;
   const at::Tensor x = at::empty({2, 4});
   resize(x, 0);
-  const at::Tensor view = x.view({8});  // looks at nothing
+  const at::Tensor view = x.view({8});  // a view reads no data
   EXPECT_THAT([&] { at::add(view, 1); },
               ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of shape [8]"),
                                          HasSubstr("needs 32 bytes, but its storage has 0"))));

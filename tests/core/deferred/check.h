@@ -1,4 +1,4 @@
-// Eager and deferred side by side: what all suites of tests/core/deferred use.
+// Compares eager and deferred construction; shared by the suites in tests/core/deferred.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,7 +23,7 @@ using Tensors = std::vector<at::Tensor>;
 
 inline RandomState process_state() { return RandomState::of(at::detail::getDefaultCPUGenerator()); }
 
-// Bit for bit, NaNs included.
+// Bitwise equality, NaNs included.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes() || a.strides() != b.strides() ||
@@ -35,8 +35,8 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// What `make` makes eagerly and what is left of the generator, against describing it and materializing in `order`
-// (positions in what it returns).
+// Compares the tensors and the generator state that `make` leaves in eager with deferring it and materializing its
+// results in `order` (indices into the returned tensors).
 inline void expect_as_eager(const std::function<Tensors()>& make, const std::vector<size_t>& order,
                             const std::string& what = "", uint64_t seed = 17) {
   at::manual_seed(seed);
@@ -52,7 +52,7 @@ inline void expect_as_eager(const std::function<Tensors()>& make, const std::vec
     EXPECT_TRUE(same_bits(described[i], eager[i])) << what << ": tensor " << i << "\n" << described[i] << eager[i];
   }
   EXPECT_TRUE(process_state() == left) << what << ": materializing moved the generator";
-  // Ties and aliases are as in eager.
+  // Tied and aliasing tensors are the same as in eager.
   for (const size_t i : order) {
     for (const size_t j : order) {
       if (!eager[i].defined() || !eager[j].defined()) continue;
@@ -73,7 +73,8 @@ inline void expect_as_eager_in_every_order(const std::function<Tensors()>& make,
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Each tensor first once, the others behind it in program order, and backwards: for programs with too many orders.
+// Materializes each tensor first once, followed by the rest in program order, and all in reverse; for programs with too
+// many orders to try them all.
 inline void expect_as_eager_in_some_orders(const std::function<Tensors()>& make, const std::string& what = "") {
   at::manual_seed(1);
   std::vector<size_t> order(make().size());

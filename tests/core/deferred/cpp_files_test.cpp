@@ -1,4 +1,4 @@
-// torch::load of C++ while a program is described: a storage has no recipe. What is read for real may be used.
+// C++ torch::load inside deferred_init: a storage has no recipe. Tensors loaded for real may be used.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -61,7 +61,7 @@ TEST(DeferredInit, AModuleBecomesRealInPlaceAndTiesHold) {
   for (const auto& item : eager->named_buffers()) {
     EXPECT_TRUE(same_bits(net->named_buffers()[item.key()], item.value())) << item.key();
   }
-  // And works: forward, backward, a step.
+  // The module trains: forward, backward, an optimizer step.
   const at::Tensor x = torch::ones({4, 8});
   const auto run = [&](Net& n) { return n->second->forward(n->norm->forward(n->first->forward(x))).sum(); };
   run(net).backward();
@@ -126,7 +126,7 @@ TEST(DeferredInit, ValuesReadInsideAreComputedAtOnce) {
 }
 
 TEST(DeferredInit, RejectionSamplingStaysLinear) {
-  // trunc_normal_ by hand: draw again until everything is inside.
+  // Rejection sampling as trunc_normal_ does it: redraw until every value is inside.
   expect_as_eager_in_every_order([] {
     at::Tensor x = torch::empty({64});
     do {
@@ -144,7 +144,7 @@ TEST(DeferredInit, ExplicitDevicesConversionsAndLazyModules) {
     half->to(at::kHalf);
     return Tensors{a, b, half->weight, half->bias};
   });
-  // A module that makes its weights when it first runs, with a dry run inside.
+  // A module that creates its weights on the first forward, with a dry run inside.
   struct Lazy : torch::nn::Module {
     at::Tensor forward(const at::Tensor& x) {
       if (!weight.defined()) weight = register_parameter("weight", torch::rand({x.size(1), 2}));
@@ -190,7 +190,7 @@ TEST(DeferredInit, GeneratorsEndWhereEagerLeavesThem) {
     materialize_tensor(described[i]);
     EXPECT_TRUE(same_bits(described[i], eager[i])) << i;
   }
-  // Also when the program throws, and where it throws.
+  // The generator advances as in eager also if the program throws, and the same error is thrown.
   torch::manual_seed(12);
   torch::rand({5});
   const RandomState at_throw = process_state();
@@ -359,7 +359,7 @@ TEST(DeferredInit, DematerializedTensorsAreDescribedAgain) {
   materialize_module(*net, {{.keep_recipe = false}});
   message_of<DeferredError>([&] { dematerialize(net->first->weight); });
   message_of<DeferredError>([&] { dematerialize(torch::zeros({1})); });
-  // Views find each other again.
+  // Views created separately alias again after materialization.
   const Tensors views = deferred_init([] {
     at::Tensor a = torch::rand({4});
     return Tensors{a, a[1]};
@@ -407,7 +407,7 @@ TEST(DeferredInit, TheRecordLivesAsLongAsWhatItDescribes) {
     materialize_tensor(later);
   }
   EXPECT_EQ(persistent_modes.load(), before);
-  // With tensors from outside, too.
+  // Tensors created outside work, too.
   const at::Tensor outside = torch::ones({3});
   deferred_init([&] { return outside * 2 + outside; });
   EXPECT_EQ(persistent_modes.load(), before);

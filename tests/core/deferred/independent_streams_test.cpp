@@ -1,4 +1,4 @@
-// MaterializeOptions::independent_streams: numbers that depend on the description and the seed, and on nothing else.
+// MaterializeOptions::independent_streams: values depend only on the recorded program and the seed.
 #include <torch/torch.h>
 
 #include "tests/core/deferred/check.h"
@@ -26,8 +26,8 @@ TEST(IndependentStreams, AreTheSameInEveryOrder) {
   EXPECT_FALSE(at::equal(c[0], a[0]));
 }
 
-// Layers, a tie, a buffer, a draw that no closed form skips, one from a generator of its own, a loop that reads
-// nothing.
+// Layers, a tied weight, a buffer, a draw whose length has no closed form, a draw from a separate generator, and a loop
+// that reads no tensor.
 Tensors model() {
   const torch::NoGradGuard no_grad;
   Tensors all;
@@ -45,8 +45,7 @@ Tensors model() {
   return all;
 }
 
-// Each rank describes the model, under whatever seed its process has, and materializes a part of it. No two ranks make
-// the same part, and each has an order of its own.
+// Every rank records the model under a different process seed and materializes a different part in a different order.
 TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   torch::manual_seed(1);
   const Tensors whole = deferred_init(model);
@@ -59,7 +58,7 @@ TEST(IndependentStreams, RanksAgreeWithTheWhole) {
       for (size_t i = rank; i < mine.size(); i += ranks) parts.push_back(i);
       if (rank % 2 == 1) std::reverse(parts.begin(), parts.end());
       for (const size_t i : parts) {
-        // Rows of what is not this rank's, too: sharded parameters.
+        // Also materializes rows of other ranks' parameters, as for sharded parameters.
         const size_t next = (i + 1) % mine.size();
         if (is_deferred(mine[next])) {
           const int64_t rows = mine[next].size(0) / static_cast<int64_t>(ranks);
@@ -75,7 +74,7 @@ TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   }
 }
 
-// docs/weights-and-code.md says what changes the numbers: this is the list.
+// The list of what changes the values, as in docs/weights-and-code.md.
 TEST(IndependentStreams, WhatChangesThem) {
   const auto made = [](const std::function<Tensors()>& make, uint64_t seed) {
     const Tensors all = deferred_init(make);
@@ -84,10 +83,10 @@ TEST(IndependentStreams, WhatChangesThem) {
   };
   const auto program = [] { return Tensors{torch::rand({8}), torch::rand({8}), torch::randn({8})}; };
   const Tensors usual = made(program, 5);
-  // The seed: all of them.
+  // Another seed changes all of them.
   const Tensors reseeded = made(program, 6);
   for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(at::equal(reseeded[i], usual[i])) << i;
-  // A draw more, dropped or not: those behind it, not those before.
+  // One more draw, dropped or not, changes the draws after it but not those before.
   const Tensors shifted = made(
       [] {
         at::Tensor a = torch::rand({8});
@@ -98,7 +97,7 @@ TEST(IndependentStreams, WhatChangesThem) {
   EXPECT_TRUE(at::equal(shifted[0], usual[0]));
   EXPECT_FALSE(at::equal(shifted[1], usual[1]));
   EXPECT_FALSE(at::equal(shifted[2], usual[2]));
-  // Neither what a draw takes, nor anything that draws nothing, nor draws from another generator, nor seeding inside.
+  // Unaffected by: the length of a draw, operators that do not draw, draws from other generators, and seeding inside.
   const Tensors same = made(
       [] {
         at::Tensor a = torch::rand({8});

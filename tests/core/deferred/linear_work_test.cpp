@@ -1,5 +1,5 @@
-// Programs that write a tensor and read it, thousands of times over: the work is in proportion, whoever reads and when.
-// Work is counted in nodes run, which no other load on the machine changes.
+// Programs that write and read a tensor thousands of times: work must stay linear, whichever tensors are read and when.
+// Work is counted in nodes run, which does not depend on machine load.
 #include <torch/torch.h>
 
 #include <random>
@@ -30,7 +30,7 @@ TEST(LinearWork, ValuesReadInALoop) {
       work = nodes_run(x);
       return x;
     });
-    // The two writes, the view, max, what they work on, and the first reads from the beginning.
+    // Two writes, the view, max, their operands, and the first reads, which replay from the beginning.
     EXPECT_LT(work, 10U * static_cast<uint64_t>(count) + 1000) << count;
     materialize_tensor(total);
     EXPECT_EQ(total[1].item<float>(), static_cast<float>(count) + 0.5F * static_cast<float>((count + 2) / 4));
@@ -78,22 +78,22 @@ TEST(LinearWork, ClonesOneByOneInAnyOrder) {
         materialize_tensor(clones[i]);
         ASSERT_TRUE(same_bits(clones[i], eager[i])) << order << " " << i;
       }
-      // A snapshot every 64 writes, of which there are three a clone, at six nodes.
+      // A snapshot is taken every 64 writes; a clone takes three writes, of six nodes each.
       const uint64_t each = order == "forwards" ? 20 : 150;
       EXPECT_LT(record->nodes_run(), each * static_cast<uint64_t>(count) + 1000) << order << " " << count;
     }
   }
 }
 
-// Looks in all ways at what a snapshot stands for: other dtypes, other shapes, tensors whose geometry was changed in
-// place. Storages have grown, and one operator writes several.
+// Reads a snapshot in every way: as other dtypes and shapes, and through tensors whose geometry changed in place.
+// Storages have grown, and one operator writes several of them.
 TEST(LinearWork, WhatBeginsAtASnapshotIsAsInEager) {
   const auto make = [] {
     at::Tensor x = torch::zeros({3, 4});
     at::Tensor other = x.detach();
     at::Tensor y = torch::zeros({5});
     at::Tensor early = x.select(0, 1);
-    at::Tensor left = y.detach();  // set_ is the 64th write to its storage, and takes y away from it
+    at::Tensor left = y.detach();  // set_ is the 64th write to the storage of y, and detaches y from it
     const at::Tensor before = x.clone();
     double sum = 0;
     for (int i = 0; i < 90; ++i) {
@@ -110,7 +110,7 @@ TEST(LinearWork, WhatBeginsAtASnapshotIsAsInEager) {
   expect_as_eager_in_some_orders(make);
 }
 
-// Lazily negated and conjugated views have no place in values.
+// Snapshots do not resolve lazy negative and conjugate bits.
 TEST(LinearWork, LazyBitsAreKept) {
   expect_as_eager_in_some_orders([] {
     at::Tensor x = torch::zeros({4}, at::kComplexFloat);
@@ -127,7 +127,7 @@ TEST(LinearWork, LazyBitsAreKept) {
   });
 }
 
-// Independent streams give other contents: nothing kept from one mode is used in the other.
+// Independent streams give other contents, so a snapshot from one mode is never used in the other.
 TEST(LinearWork, SnapshotsBelongToEagersNumbers) {
   at::manual_seed(3);
   const auto make = [] {
@@ -166,14 +166,14 @@ TEST(LinearWork, SnapshotsTakeNoMoreThanTheirShare) {
   }
   EXPECT_GT(snapshots.spacing(StorageId(0)), Snapshots::kSpacing);
   EXPECT_GT(snapshots.bytes(), Snapshots::kMaxBytes / 4);
-  // What is there is right.
+  // Snapshots that are present have the correct contents.
   for (const uint32_t before : {200U, 2000U, 4999U}) {
     const auto found = snapshots.latest(StorageId(0), before);
     ASSERT_TRUE(found.bytes.defined());
     EXPECT_LE(found.position, before);
     EXPECT_EQ(found.bytes.view(at::kFloat)[7].item<float>(), static_cast<float>(found.position / 10));
   }
-  // Large ones are not kept, passing ones replace one another.
+  // Large snapshots are not kept; temporary ones replace each other.
   snapshots.keep(StorageId(1), 5, torch::zeros({8 << 20}).storage(), true);
   EXPECT_FALSE(snapshots.latest(StorageId(1), 100).bytes.defined());
   for (const uint32_t position : {3U, 4U, 5U}) snapshots.keep(StorageId(2), position, small.storage(), false);

@@ -1,5 +1,4 @@
-// Built-in models, described and materialized, against building them; one storage at a time, so that memory stays
-// small.
+// Compares deferred built-in models with eagerly built ones, one storage at a time to limit memory.
 #include <torch/torch.h>
 
 #include "models/registry.h"
@@ -11,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-// Sums up the bits, in order.
+// Checksum of the bits, in order.
 uint64_t checksum(const at::Tensor& tensor) {
   const at::Tensor bytes = tensor.detach().contiguous().view({-1}).view(at::kByte);
   const auto* data = bytes.const_data_ptr<uint8_t>();
@@ -80,7 +79,7 @@ TEST(DeferredModels, TheLastLayerOfLlama70BWithoutTheRest) {
     if (key.find("layers.79.self_attn.k_proj") != std::string::npos) last = tensor;
   }
   ASSERT_TRUE(last.defined());
-  materialize_tensor(last);  // 8 million elements, 69 billion draws into the program
+  materialize_tensor(last);  // 8 million elements, starting 69 billion draws into the program
   EXPECT_GT(last.to(at::kFloat).std().item<float>(), 0);
   const auto again = deferred_init([] {
     at::manual_seed(5);

@@ -1,5 +1,5 @@
-// What modules and their users do around construction: conversions, tables that are no buffers, threads, other devices,
-// nested descriptions that fail, assignments afterwards.
+// Covers what programs do around module construction: conversions, non-buffer tensors, threads, other devices, failing
+// nested deferred_init, and assignments afterwards.
 #include <torch/torch.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-// Rotary positions: a table that is computed when the model is built and kept as a plain attribute.
+// Rotary embeddings: a table computed in the constructor and kept as a plain attribute, not a buffer.
 struct RotaryImpl : torch::nn::Module {
   explicit RotaryImpl(int64_t width) {
     const at::Tensor frequencies = torch::pow(10000.0, -torch::arange(0, width, 2) / static_cast<double>(width));
@@ -127,7 +127,7 @@ TEST(DeferredModules, AnInnerDescriptionThatFailsLeavesTheOuterOneAsItWas) {
   EXPECT_TRUE(same_bits(made[1], second));
 }
 
-// Afterwards, with tensors that are real: recorded or refused, never lost.
+// Assigning real tensors afterwards is recorded or refused, never lost.
 TEST(DeferredModules, RealTensorsGivenAfterwards) {
   const torch::NoGradGuard no_grad;
   auto net = deferred_init([] { return torch::nn::Linear(3, 2); });
@@ -183,7 +183,7 @@ TEST(DeferredModules, ThreadsMaterializeAskAndUseAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Asking is a look at the tensor: it neither runs nor records anything.
+// is_deferred() neither runs nor records anything.
 TEST(DeferredModules, AskingLeavesNoTrace) {
   const at::Tensor x = deferred_init([] {
     at::Tensor y = torch::zeros({2});

@@ -27,7 +27,7 @@ TEST(Mt19937Jump, IsWhereDrawingLeadsFromEveryPlaceInABlock) {
   }
 }
 
-// Beyond 4096 blocks of 624 words the polynomial is used.
+// Beyond 4096 blocks of 624 words, jumps use the polynomial.
 TEST(Mt19937Jump, FarJumpsAreWhereDrawingLeads) {
   for (const uint64_t draws : {4096UL * 624, 4095UL * 624 + 1, 3'000'000UL, 12'345'678UL, 30'000'001UL}) {
     for (const uint64_t before : {0, 100}) {
@@ -51,7 +51,7 @@ TEST(Mt19937Jump, JumpsAddUp) {
   expect_same(once, twice, far);
 }
 
-// Berlekamp and Massey: the shortest linear recurrence of one bit of the outputs is that of the whole state.
+// Berlekamp-Massey: the shortest linear recurrence of one output bit equals the recurrence of the full state.
 TEST(Mt19937Jump, ThePolynomialIsThatOfTheGenerator) {
   const size_t degree = 19937;
   const size_t words = degree / 64 + 2;

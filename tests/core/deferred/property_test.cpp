@@ -1,4 +1,5 @@
-// Random programs, described and materialized in many orders, against eager: bit for bit, the generator's end included.
+// Random programs, deferred and materialized in many orders, are bitwise equal to eager, including the final generator
+// state.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
@@ -11,8 +12,8 @@ namespace {
 
 using namespace testing;
 
-// Constructors of a module as random as they come: parameters of several dtypes, views, ties, `.data =`, initializers,
-// conversions, copies, early reads; generators that are seeded, saved, restored, copied and forked.
+// Builds a random module constructor: parameters of several dtypes, views, tied weights, `.data =`, initializers,
+// conversions, copies, early reads, and generators that are seeded, saved, restored, copied and forked.
 Tensors construct(uint64_t seed, int size) {
   std::mt19937 choice(static_cast<uint32_t>(seed));
   const auto pick = [&](int count) { return static_cast<int>(choice() % static_cast<uint32_t>(count)); };
@@ -38,10 +39,10 @@ Tensors construct(uint64_t seed, int size) {
         break;
       case 3:
         all.push_back(x);
-        break;  // a tie
+        break;  // tied weight
       case 4:
         all.push_back(x.view({-1}).slice(0, 0, 3));
-        break;  // a view
+        break;  // view
       case 5:
         all.push_back(x.detach());
         break;
@@ -83,7 +84,7 @@ Tensors construct(uint64_t seed, int size) {
         break;
       case 18:
         torch::rand({pick(40)});
-        break;  // drawn and dropped
+        break;  // a draw whose result is dropped
       case 19:
         x.bernoulli_(0.5);
         break;
@@ -114,7 +115,7 @@ Tensors construct(uint64_t seed, int size) {
         break;
       }
       case 28:
-        all.push_back(torch::dropout(x, 0.3, /*train=*/true));  // a draw whose consumption is not known
+        all.push_back(torch::dropout(x, 0.3, /*train=*/true));  // a draw of unknown length
         break;
       case 29:
         generator().set_current_seed(static_cast<uint64_t>(pick(5)));
@@ -160,7 +161,7 @@ TEST(DeferredProperty, LargeConstructorsInSampledOrders) {
   }
 }
 
-// After an error in between, what is left is right all the same.
+// After an error, the remaining tensors still materialize correctly.
 TEST(DeferredProperty, ErrorsInBetweenChangeNothing) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     at::manual_seed(99);

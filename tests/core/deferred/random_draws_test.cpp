@@ -1,4 +1,4 @@
-// What random operators take from the CPU generator: predicted against drawn.
+// Predicts how far random operators advance the CPU generator and compares with actual draws.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@ namespace {
 
 struct Case {
   std::string name;
-  std::function<at::Tensor()> draw;  // one random node
+  std::function<at::Tensor()> draw;  // contains exactly one random node
   bool known = true;
 };
 
@@ -89,7 +89,7 @@ TEST(RandomDraws, ConsumptionIsWhatTheOperatorTakes) {
 
     const UnfakeGuard real;
     const at::Generator& generator = at::detail::getDefaultCPUGenerator();
-    // With and without a normal sample waiting in the generator.
+    // With and without a cached normal sample in the generator.
     for (const bool waiting : {false, true}) {
       torch::manual_seed(11);
       if (waiting) at::empty({3}).normal_();

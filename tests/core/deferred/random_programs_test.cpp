@@ -1,6 +1,6 @@
-// The random programs of tests/random, described and materialized in sampled orders, against eager.
+// Compares the random programs of tests/random, deferred and materialized in sampled orders, with eager.
 //
-// SHADOWGRAPH_RANDOM_PROGRAMS and SHADOWGRAPH_RANDOM_SEED: how many, and from which seed.
+// SHADOWGRAPH_RANDOM_PROGRAMS and SHADOWGRAPH_RANDOM_SEED set the number of programs and the first seed.
 #include <cstdlib>
 #include <random>
 
@@ -12,9 +12,9 @@ namespace {
 
 using namespace testing;
 
-// Runs the program as a constructor. Its inputs are clones of whole storages from outside, so that they have the
-// strides, offsets and aliases that the program was made for. They lie on those clones by set_, or as views of them;
-// eager refuses some programs on views (detach_). Gives the outputs, and then the inputs.
+// Runs the program as a constructor. Its inputs are clones of whole storages created outside, so they keep the strides,
+// offsets and aliases that the program expects. They refer to those clones through set_ or as views; eager refuses some
+// programs on views (detach_). Returns the outputs followed by the inputs.
 class Constructor {
  public:
   explicit Constructor(const RandomProgram& program) : program_(program), outside_(program.inputs()) {
@@ -50,7 +50,7 @@ class Constructor {
   Tensors wholes_;
 };
 
-// What f throws, "" if nothing.
+// Returns the message that f throws, or "".
 template <class F>
 std::string refusal(F&& f) {
   try {
@@ -63,7 +63,7 @@ std::string refusal(F&& f) {
   return "";
 }
 
-// "" or the first difference.
+// Returns the first difference, or "".
 std::string difference_from_eager(const RandomProgram& program) {
   const Constructor make(program);
   const uint64_t seed = program.seed();
@@ -114,7 +114,7 @@ TEST(DeferredProperty, AnyProgramInSampledOrders) {
   }
 }
 
-// A view reads nothing, but lies within its storage only once that has grown.
+// A view reads no data, but it fits within its storage only after that has grown.
 TEST(DeferredProperty, ViewsOfStoragesThatHaveGrown) {
   shadowgraph::testing::expect_as_eager_in_every_order([] {
     at::Tensor base = at::rand({3});

@@ -1,4 +1,4 @@
-// Parts of tensors: the same elements as of the whole, and no more memory than that.
+// Materializes parts of tensors: the same elements as the whole, without allocating the whole.
 #include <torch/torch.h>
 
 #include "tests/core/deferred/check.h"
@@ -81,14 +81,14 @@ TEST(Shard, NeverAllocatesTheWhole) {
   EXPECT_TRUE(at::equal(rows.narrow(1, 64, 128), columns.narrow(0, 1000, 512)));
 }
 
-// One tensor above what is kept, converting or not.
+// The peak is at most one temporary tensor above the materialized result, with or without conversion.
 TEST(Materialize, MemoryPeaksOneTensorAboveWhatIsKept) {
   CountingAllocator& allocator = CountingAllocator::install();
   const int64_t each = 1024 * 1024 * 4;
   const auto make = [] {
     Tensors all;
     for (int i = 0; i < 12; ++i) all.push_back(torch::rand({1024, 1024}));
-    for (at::Tensor& tensor : all) tensor.normal_();  // as initializers do, after everything has been made
+    for (at::Tensor& tensor : all) tensor.normal_();  // initializers run after all tensors are allocated
     return all;
   };
   const Tensors plain = deferred_init(make);

@@ -1,5 +1,4 @@
-// The faults that torchdistx was found to have (B1 to B24 of our notes on it), each as a program that must be right
-// here.
+// Known bugs of torchdistx, numbered B1 to B24; each is a program that must work here.
 #include <ATen/ops/linalg_cholesky.h>
 #include <torch/torch.h>
 
@@ -99,7 +98,7 @@ TEST(TorchdistxFaults, B6AfterAnErrorTheGraphIsIntactAndARetryWorks) {
     EXPECT_NE(message.find("linalg.cholesky"), std::string::npos) << message;
     EXPECT_TRUE(is_deferred(made[1]));
   }
-  // With another input it would work: what the recipe reads is put right behind its back.
+  // The same recipe works after its input is corrected in place, behind the recorder's back.
   outside.unsafeGetTensorImpl()->storage().mutable_data_ptr();
   float* data = static_cast<float*>(outside.data_ptr());
   for (int i = 0; i < 9; ++i) data[i] = -data[i];
@@ -125,7 +124,7 @@ TEST(TorchdistxFaults, B7AMillionOperatorsInAChain) {
   EXPECT_EQ(out_of_place[0].item<float>(), 100'000);
 }
 
-// Work is counted in nodes run; tests/core/deferred/linear_work_test.cpp has more of this.
+// Work is counted in nodes run; see also tests/core/deferred/linear_work_test.cpp.
 TEST(TorchdistxFaults, B8ThousandsOfReadersBetweenWritesTakeLinearWork) {
   for (const int count : {1000, 16'000}) {
     const Tensors readers = deferred_init([=] {
@@ -149,15 +148,15 @@ TEST(TorchdistxFaults, B8ThousandsOfReadersBetweenWritesTakeLinearWork) {
 TEST(TorchdistxFaults, B9RandomNumbersAreEagersInAnyOrder) {
   const auto make = [] {
     at::Tensor a = torch::rand({100});
-    at::Tensor b = torch::randn({5});   // a normal sample waits in the generator afterwards
-    at::Tensor c = torch::randn({40});  // filled sixteen at a time, with a remainder
+    at::Tensor b = torch::randn({5});   // leaves a cached normal sample in the generator
+    at::Tensor c = torch::randn({40});  // vectorized kernels draw 16 at a time, plus a remainder
     at::Tensor d = torch::randn({3});
     return Tensors{a, b, c, d};
   };
   expect_as_eager_in_every_order(make);
   expect_as_eager(make, {2});
   expect_as_eager(make, {});
-  // Seeded within, drawn and thrown away, of other kinds.
+  // Seeds inside the program, dropped draws, and other distributions.
   expect_as_eager_in_every_order([] {
     at::Tensor a = torch::rand({7});
     torch::manual_seed(3);
@@ -168,7 +167,7 @@ TEST(TorchdistxFaults, B9RandomNumbersAreEagersInAnyOrder) {
     at::Tensor d = torch::randperm(20);
     return Tensors{a, b, c, d};
   });
-  // The same seed once more, although nothing has been drawn for real in between.
+  // Reseeds with the same value although nothing has been drawn for real in between.
   torch::manual_seed(5);
   const Tensors same = deferred_init([] {
     torch::manual_seed(5);
@@ -339,7 +338,7 @@ TEST(TorchdistxFaults, B21OptimizersAttributesAndHooksSeeTheRealTensor) {
 }
 
 TEST(TorchdistxFaults, B22Threads) {
-  // A thread without a scope makes real tensors; described ones may be used and materialized on any thread.
+  // A thread outside the scope creates real tensors; deferred tensors may be used and materialized on any thread.
   at::Tensor on_thread;
   Tensors described;
   deferred_init([&] {
@@ -357,7 +356,7 @@ TEST(TorchdistxFaults, B22Threads) {
   }
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(results[i][0].item<double>(), 2.0 * static_cast<double>(i));
-  // Each thread a record of its own.
+  // Each thread has its own recording.
   threads.clear();
   std::atomic<int> right{0};
   for (int i = 0; i < 4; ++i) {
@@ -369,7 +368,7 @@ TEST(TorchdistxFaults, B22Threads) {
       const at::Generator ours = again;
       at::Tensor made;
       {
-        static std::mutex one_at_a_time;  // the default generator is the process's
+        static std::mutex one_at_a_time;  // the default generator is shared by the process
         const std::lock_guard lock(one_at_a_time);
         made = deferred_init([&] { return torch::empty({1000}).normal_(0, 1, ours); });
       }
@@ -400,7 +399,7 @@ TEST(TorchdistxFaults, B24ValuesGivenAsNumbersAreKept) {
   expect_as_eager_in_every_order([] {
     const at::Tensor literal = torch::tensor({1.0F, 2.0F, 3.0F});
     at::Tensor written = torch::zeros({3});
-    written.accessor<float, 1>()[1] = 4;  // by the host, and never used again
+    written.accessor<float, 1>()[1] = 4;  // written by the CPU and never used again
     return Tensors{literal, literal * 2, written, torch::tensor({7, 8})};
   });
   const std::vector<float> numbers{1, 2, 3};

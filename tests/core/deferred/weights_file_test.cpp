@@ -1,4 +1,4 @@
-// What write_weights() writes. Python's torch.load reads it in check_weights.py.
+// Tests the files that write_weights() writes. check_weights.py reads them with torch.load.
 #include <ATen/ATen.h>
 #include <caffe2/serialize/inline_container.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ std::string record(caffe2::serialize::PyTorchStreamReader& reader, const std::st
   return {static_cast<const char*>(data.get()), size};
 }
 
-// A storage is pickled as ("storage", class, key, "cpu", elements), its numbers as LONG1 of nine bytes.
+// Storages are pickled as ("storage", class, key, "cpu", elements), integers as LONG1 of nine bytes.
 std::vector<int64_t> elements_of_storages(const std::string& pickle) {
   std::vector<int64_t> elements;
   for (size_t at = pickle.find("cpu"); at != std::string::npos; at = pickle.find("cpu", at + 1)) {
@@ -26,7 +26,7 @@ std::vector<int64_t> elements_of_storages(const std::string& pickle) {
   return elements;
 }
 
-// A view brings its whole storage along, once for all that share it.
+// A view saves its whole storage, once for all views that share it.
 TEST(WeightsFile, AStorageIsWrittenWholeWhateverViewsNameIt) {
   const std::string path = ::testing::TempDir() + "views.pt";
   const at::Tensor t = at::arange(10, at::kFloat);

@@ -22,7 +22,7 @@ TEST(Addresses, AreDistinctForEachStorage) {
   EXPECT_EQ(fake_address(at::empty({0}).storage()), 0);
   EXPECT_THROW(fake_address(real.storage()), Error);
   EXPECT_FALSE(has_fake_address(real.storage()));
-  b.fill_(3);  // known contents, and then not
+  b.fill_(3);  // contents are known, then unknown
   b.uniform_();
   EXPECT_EQ(fake_address(b.storage()), other);
 }

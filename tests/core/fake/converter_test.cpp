@@ -1,4 +1,4 @@
-// Real tensors to fakes: what is kept, what is shared, what is refused.
+// Converts real tensors to fakes: which properties carry over, which storages alias, and which tensors are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -65,7 +65,7 @@ TEST(FakeConverter, AViewIsAViewOfTheFakeOfItsBase) {
   const auto version = fake_base._version();
   fake.mul_(2);
   EXPECT_GT(fake_base._version(), version);
-  // A write through the view gives the base a history, as in eager.
+  // Writing through the view updates the autograd history of the base, as in eager.
   fake.mul_(at::rand({3, 2}).requires_grad_());
   EXPECT_TRUE(fake_base.requires_grad());
   EXPECT_FALSE(base.requires_grad());
@@ -146,7 +146,7 @@ TEST(FakeConverter, TheModeIsFoundFromItsTensors) {
     const at::Tensor b = at::empty({2});
     EXPECT_EQ(detect_fake_mode({a}), &outer);
     EXPECT_EQ(detect_fake_mode({b}), &inner);
-    EXPECT_EQ(detect_fake_mode({a.view({2}), a.exp().detach()}), &inner);  // made in the inner one
+    EXPECT_EQ(detect_fake_mode({a.view({2}), a.exp().detach()}), &inner);  // created in the inner mode
     EXPECT_EQ(detect_fake_mode({}), &inner);
     EXPECT_THROW(detect_fake_mode({a, b}), Error);
   }
@@ -200,11 +200,12 @@ TEST(FakeConverter, PrintingAFakeFailsAndSaysWhy) {
       EXPECT_THAT([&] { print(fake); }, ThrowsMessage<c10::Error>(ours)) << to_string(fake);
       EXPECT_NO_THROW(fake + 1);
     }
-    // What is known can be printed, and a tensor without elements.
+    // Tensors with known contents, or without elements, can be printed.
     EXPECT_NO_THROW(print(at::tensor({1, 2})));
     EXPECT_NO_THROW(print(at::tensor({1.0, 2.0}, at::kDouble)));
     EXPECT_NO_THROW(print(at::rand({0, 3})));
-    // In two steps on MPS, the second of which is any conversion to double: libtorch's words.
+    // On MPS, libtorch converts in two steps; the second looks like any conversion to double, so the error is
+    // libtorch's own.
     EXPECT_THAT([&] { print(at::rand({2}, at::kMPS)); },
                 ThrowsMessage<c10::Error>(HasSubstr("its data is not allocated yet")));
   }
@@ -212,8 +213,7 @@ TEST(FakeConverter, PrintingAFakeFailsAndSaysWhy) {
   EXPECT_NO_THROW(print(at::rand({2})));
 }
 
-// What a refusal to print must not disturb: kernels that ask where operands begin, references counted, storages'
-// deaths.
+// Refusing to print must not disturb kernels that read data pointers, reference counts, or when storages are freed.
 TEST(FakeConverter, ConversionsToDoubleAreUsedAsEver) {
   const FakeTensorMode mode;
   const at::Tensor x = at::rand({4, 4});
@@ -221,14 +221,14 @@ TEST(FakeConverter, ConversionsToDoubleAreUsedAsEver) {
   EXPECT_EQ(y.use_count(), 1);
   EXPECT_EQ(y.storage().use_count(), 1);
   EXPECT_NO_THROW(y.add_(y));
-  EXPECT_ANY_THROW(y.slice(0, 1).add_(y.slice(0, 0, 3)));  // they overlap
+  EXPECT_ANY_THROW(y.slice(0, 1).add_(y.slice(0, 0, 3)));  // operands overlap
   EXPECT_EQ(y.to(at::kCPU, at::kDouble).unsafeGetTensorImpl(), y.unsafeGetTensorImpl());
   EXPECT_NO_THROW(y.mul_(y));
   EXPECT_TRUE(y.view({16}).is_alias_of(y));
   y = y.to(at::kCPU, at::kDouble);
   y.resize_({20});
   EXPECT_EQ(y.numel(), 20);
-  // A gradient that is a conversion is taken over, not copied: one reference.
+  // If the gradient is the conversion itself, autograd steals it instead of copying: its reference count is one.
   at::Tensor leaf = at::rand({3}, at::kDouble).requires_grad_();
   leaf.to(at::kCPU, at::kFloat).sum().backward();
   EXPECT_EQ(leaf.grad().scalar_type(), at::kDouble);
@@ -255,7 +255,7 @@ TEST(FakeConverter, RealTensorsAreNeverChangedInsideAMode) {
   EXPECT_THROW(real.squeeze_(), UnsupportedError);
   EXPECT_THROW(real.add_(1), UnsupportedError);
   EXPECT_THAT([&] { real[0].zero_(); }, ThrowsMessage<UnsupportedError>(HasSubstr("a view ([3]) of a real tensor")));
-  EXPECT_TRUE(is_fake(real[0].mul(2)));  // a view made here is a fake
+  EXPECT_TRUE(is_fake(real[0].mul(2)));  // a view created here is a fake
   EXPECT_THROW(real.resize_({7}), UnsupportedError);
   EXPECT_THROW(at::add_out(real, at::ones({2, 3}), 1), UnsupportedError);
   EXPECT_THROW(at::_foreach_add_({real}, 1), UnsupportedError);
@@ -277,13 +277,13 @@ TEST(FakeConverter, WritesThroughViewsOfRealTensorsAreRefused) {
     for (const at::Tensor& view : views) {
       EXPECT_TRUE(is_fake(view));
       EXPECT_THROW(view.zero_(), UnsupportedError);          // unboxed
-      EXPECT_THROW(view.bernoulli_(0.5), UnsupportedError);  // boxed
+      EXPECT_THROW(view.bernoulli_(0.5), UnsupportedError);  // through the boxed fallback
       EXPECT_THROW(at::_foreach_add_({view}, 1), UnsupportedError);
-      EXPECT_THROW(view.add_(grown.sum()), std::exception);  // of unbind's autograd's own, which comes first
+      EXPECT_THROW(view.add_(grown.sum()), std::exception);  // autograd's own error for views of unbind comes first
     }
     const at::NoGradGuard no_grad;
     EXPECT_THROW(real[0].zero_(), UnsupportedError);
-    // Its fake is the program's.
+    // The fake of the tensor belongs to the program.
     EXPECT_NO_THROW(mode.from_real(real)[0].zero_());
     EXPECT_NO_THROW(real[0].clone().zero_());
   }
@@ -303,13 +303,13 @@ TEST(FakeConverter, NoFakeGradientIsLeftAtARealTensor) {
     EXPECT_THAT([&] { weight.view({1, 3}).sum().backward(); }, leaves_a_gradient);
     EXPECT_THAT([&] { (product * x).sum().backward(); },
                 ThrowsMessage<UnsupportedError>(HasSubstr("history consists of real tensors")));
-    EXPECT_TRUE(is_fake(torch::autograd::grad({(x * weight).sum()}, {weight})[0]));  // nothing is left anywhere
+    EXPECT_TRUE(is_fake(torch::autograd::grad({(x * weight).sum()}, {weight})[0]));  // no fake state is left behind
     const at::Tensor fake = mode.from_real(weight);
     (fake * x).sum().backward();
     EXPECT_TRUE(fake.grad().defined());
   }
   EXPECT_FALSE(weight.grad().defined());
-  product.sum().backward();  // its history is as it was
+  product.sum().backward();  // its autograd history is unchanged
   EXPECT_TRUE(weight.grad().equal(at::full({3}, 2.0)));
 }
 
@@ -326,7 +326,7 @@ TEST(FakeConverter, OneTensorHasAFakeOnEachDevice) {
   EXPECT_TRUE(mode.from_real(real, at::kCUDA).is_same(cuda));
   EXPECT_TRUE(mode.from_real(row, at::kCUDA).is_alias_of(cuda));
   EXPECT_TRUE(mode.from_real(row).is_alias_of(cpu));
-  // If nobody says, where its fakes are already.
+  // Without an explicit device, the device of the mode's existing fakes.
   const at::Tensor other = [] {
     const UnfakeGuard guard;
     return at::ones({3});
@@ -361,7 +361,7 @@ TEST(FakeConverter, RealStoragesBecomeFakeOnes) {
   first.zero_();
   EXPECT_EQ(second.sum().item<int64_t>(), 0);
   at::Tensor third = at::empty({0}, at::kLong);
-  third.set_(real.storage());  // what was written since is not read again
+  third.set_(real.storage());  // the contents are read once; later writes are not seen
   EXPECT_EQ(third.sum().item<int64_t>(), 0);
   at::Tensor unknown = at::empty({0});
   EXPECT_THROW(unknown.set_(large.storage()).sum().item(), DataDependentError);

@@ -1,4 +1,4 @@
-// What a pretended CPU can do: by default what this machine can, as eager shows.
+// Tests the features of the simulated CPU; by default they equal those of this machine, as eager shows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/rnn.h>

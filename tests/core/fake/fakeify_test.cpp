@@ -1,4 +1,4 @@
-// Modules whose tensors are fakes for a while, and come back as they were.
+// Modules whose tensors are temporarily replaced by fakes and then restored.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -54,7 +54,7 @@ TEST(Fakeify, AModuleTrainsOnFakesAndComesBackAsItWas) {
     EXPECT_EQ(b.tensor._version(), b.version);
     EXPECT_TRUE(b.gradient.defined() ? b.tensor.grad().is_same(b.gradient) : !b.tensor.grad().defined());
   }
-  // Real again: it trains.
+  // The tensors are real again, so the module trains.
   net->forward(at::rand({3, 4})).sum().backward();
   EXPECT_FALSE(is_fake(net->tied.grad()));
 }

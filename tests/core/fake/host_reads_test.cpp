@@ -1,5 +1,5 @@
-// Values that the program reads and data decides: given by the user, noted in the graph, otherwise an error that names
-// the option.
+// Data-dependent values that the program reads on the host: given by the user and noted in the graph; otherwise the
+// error names the option.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -31,7 +31,7 @@ TEST(HostReads, WithoutAnAnswerTheErrorNamesTheOption) {
               ThrowsMessage<DataDependentError>(AllOf(HasSubstr("host_reads"), HasSubstr("\"item0\""),
                                                       HasSubstr("\"float\""), HasSubstr("\"finite\""))));
   EXPECT_THAT([] { (at::rand({}) > 1).item(); }, ThrowsMessage<DataDependentError>(HasSubstr("\"bool\"")));
-  // What was refused is asked again under the same name.
+  // A refused read gets the same name when it is retried.
   EXPECT_THAT([] { at::rand({}).item(); }, ThrowsMessage<DataDependentError>(HasSubstr("\"item0\"")));
 }
 
@@ -66,7 +66,7 @@ TEST(HostReads, FiniteMeansNoInfinityAndNoNaN) {
   EXPECT_FALSE(at::isnan(x).any().item<bool>());
   EXPECT_FALSE(at::isinf(x).any().item<bool>());
   EXPECT_EQ(x.norm().item<float>(), 1);
-  EXPECT_THROW((x > 0.5).all().item(), DataDependentError);  // says nothing of that
+  EXPECT_THROW((x > 0.5).all().item(), DataDependentError);  // does not cover this read
   at::Tensor found = at::zeros({});
   const at::Tensor scale = at::full({}, 2.0);
   at::_amp_foreach_non_finite_check_and_unscale_(x, found, scale);
@@ -102,7 +102,7 @@ TEST(HostReads, MasksAreFull) {
   session.name_input(keep, "keep");
   EXPECT_TRUE((mask == 1).all().item<bool>());
   EXPECT_EQ(at::rand({4, 4000}).masked_select(keep).size(0), 16000);
-  EXPECT_EQ((at::rand({3}) > 0).nonzero().size(0), 3);  // and so are those made of data
+  EXPECT_EQ((at::rand({3}) > 0).nonzero().size(0), 3);  // this also covers tensors derived from the data
   EXPECT_THROW((other == 1).all().item(), DataDependentError);
 }
 

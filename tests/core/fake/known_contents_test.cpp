@@ -1,4 +1,4 @@
-// Contents that are known: literals and what is computed from them; and when they stop being known.
+// Tensors with known contents: literals, results computed from them, and when the contents become unknown.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The values of a fake tensor, as a program reads them.
+// Reads the values of a fake tensor as a program would.
 template <class T>
 std::vector<T> values(const at::Tensor& tensor) {
   EXPECT_TRUE(is_fake(tensor));
@@ -53,7 +53,7 @@ TEST(FakeConstants, LiteralsKeepTheirValues) {
   EXPECT_EQ(values<bool>(torch::tensor({true, false})), (std::vector<bool>{true, false}));
 }
 
-// Positions are known as soon as they are made, so reading one costs nothing.
+// Positions are known when they are created, so reading one is cheap.
 TEST(FakeConstants, PositionsOfABatchAreKnownAtOnce) {
   const FakeTensorMode mode({.contents_budget = ContentsBudget{.bytes = 1}});
   EXPECT_EQ(at::arange(1000)[999].item<int64_t>(), 999);
@@ -130,7 +130,7 @@ TEST(FakeConstants, LargeOnesAreComputedWhenSomebodyReads) {
   EXPECT_EQ(literal.sum().item<float>(), 5000);
   const at::Tensor causal = at::ones({512, 512}).tril();
   EXPECT_EQ(causal.sum().item<float>(), 512 * 513 / 2);
-  // What is written in between counts, and not what is written later.
+  // Writes before the read are visible, later writes are not.
   at::Tensor table = at::arange(4000, at::kFloat);
   const at::Tensor twice = table * 2;
   table.slice(0, 10, 20).zero_();
@@ -148,7 +148,7 @@ TEST(FakeConstants, OneNumberEverywhereIsKnownAtAnySize) {
   EXPECT_EQ(ones.t().slice(0, 5, 9).max().item<float>(), 1);
   EXPECT_EQ(at::where(ones > 0, ones, at::zeros({})).min().item<float>(), 1);
   EXPECT_EQ(at::full({1 << 20, 1 << 14}, 7, at::kInt)[3][4].item<int>(), 7);
-  // Beyond the budget, when it is not one number any more.
+  // Over the budget once it is no longer a single repeated value.
   EXPECT_THAT([&] { ones.tril().sum().item(); }, ThrowsMessage<DataDependentError>(HasSubstr("contents_budget.bytes")));
 }
 
@@ -169,7 +169,7 @@ TEST(FakeConstants, WhatWaitsHoldsNoTensorOfTheProgram) {
   EXPECT_EQ(result[3].item<float>(), 6);
 }
 
-// One instruction of a random program on constants of 40 by 40.
+// One instruction of a random program on 40 x 40 constants.
 void run_constant_instruction(std::mt19937& choices, std::vector<at::Tensor>& tensors) {
   const auto choose = [&](int64_t count) { return static_cast<int64_t>(choices() % static_cast<uint64_t>(count)); };
   const auto any = [&]() -> at::Tensor { return tensors[static_cast<size_t>(choose(tensors.size()))]; };
@@ -234,7 +234,7 @@ void run_constant_instruction(std::mt19937& choices, std::vector<at::Tensor>& te
   }
 }
 
-// Programs on constants: what a fake is known to hold is what eager computes, whatever has been written and read.
+// Random programs on constants: known contents of fakes equal eager's, whatever was written and read.
 TEST(FakeConstants, RandomProgramsOfConstantsGiveEagersNumbers) {
   std::mt19937 random(20261122);
   const auto pick = [&](size_t count) { return static_cast<size_t>(random() % count); };
@@ -249,7 +249,7 @@ TEST(FakeConstants, RandomProgramsOfConstantsGiveEagersNumbers) {
     try {
       run(real);
     } catch (const c10::Error&) {
-      continue;  // a write to an expanded tensor
+      continue;  // eager refuses to write to an expanded tensor
     }
     const FakeTensorMode mode({.device = pick(2) == 0 ? at::kCUDA : at::kCPU});
     std::vector<at::Tensor> fake{at::ones({40, 40}), at::zeros({40, 40})};
@@ -303,7 +303,7 @@ TEST(FakeConstants, AWriteOfKnownNumbersKeepsThem) {
   EXPECT_EQ(values<float>(t), (std::vector<float>{0, 5, 1}));
   t.index_put_({at::tensor({0}, at::kLong)}, at::scalar_tensor(9));
   EXPECT_EQ(values<float>(alias), (std::vector<float>{9, 5, 1}));
-  // From nothing, piece by piece.
+  // Filled piece by piece, starting from uninitialized memory.
   at::Tensor u = at::empty({2, 2});
   u[0].fill_(1);
   EXPECT_TRUE(is_unknown(u));
@@ -323,9 +323,9 @@ TEST(FakeConstants, TheHostCanReadAndWriteThem) {
   float* pointer = t.data_ptr<float>();
   t.add_(at::rand({2}));
   EXPECT_ANY_THROW(t.data_ptr<float>());
-  pointer[0] = 3;  // still memory
+  pointer[0] = 3;  // the memory is still valid
   EXPECT_TRUE(is_unknown(t));
-  // Nobody but a literal's maker writes to memory that was never filled.
+  // Only the creator of a literal writes to memory that was never filled.
   const at::Tensor never = at::empty({2});
   EXPECT_EQ((never + 1).sizes(), at::IntArrayRef({2}));
   EXPECT_ANY_THROW(never.data_ptr<float>());
@@ -353,7 +353,7 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
   Interpreter interpreter(graph);
   const auto outputs = interpreter.run(Bindings().bind("x", x)).outputs;
   EXPECT_TRUE(outputs[0].equal(program(x)));
-  // The same text every time, and what the path depended on is listed.
+  // The text is deterministic and lists the values that control flow depended on.
   const auto text = [&] {
     Capture session;
     const at::Tensor input = session.mode().from_real(real);
@@ -386,12 +386,13 @@ TEST(FakeConstants, OneRealNumberIsKnown) {
 
 TEST(FakeConstants, AnErrorOfTheCpuKernelIsNotOurs) {
   const FakeTensorMode mode({.device = at::kCUDA});
-  // No such CPU kernel, or none for the type: unknown, not an error.
+  // Without a CPU kernel for the operator or dtype, the contents are unknown; this is no error.
   const at::Tensor half = at::ones({2, 2}, at::kHalf);
   EXPECT_NO_THROW(half.mm(half));
 }
 
-// CUDA keeps the means of a half tensor in float32, the CPU, which computes what is known, in half: too few digits.
+// CUDA keeps the means of a half tensor in float32; the CPU, which computes known contents, keeps them in half with too
+// few digits.
 TEST(FakeConstants, WhatTheCpuKeepsInAnotherTypeIsUnknown) {
   const FakeTensorMode mode({.device = at::kCUDA});
   const at::Tensor x = at::tensor({1.0, 2.0, 4.0}).to(at::kHalf);
@@ -401,7 +402,7 @@ TEST(FakeConstants, WhatTheCpuKeepsInAnotherTypeIsUnknown) {
   EXPECT_TRUE(is_unknown(mean));
 }
 
-// What they write to is no operand that is left unread.
+// A tensor that is only written does not count as an unread operand.
 TEST(FakeConstants, TheOutOfALikeFactoryIsWritten) {
   const FakeTensorMode mode;
   const at::Tensor like = at::rand({2, 3});

@@ -1,4 +1,4 @@
-// Writes small torch.export archives for tests: the program as JSON, which a test may change before it is written.
+// Writes small torch.export archives for tests: the program as JSON, which a test may modify before writing it.
 #pragma once
 
 #include <caffe2/serialize/inline_container.h>
@@ -14,13 +14,13 @@ namespace shadowgraph::testing {
 using Json = nlohmann::json;
 
 inline Json size_json(int64_t size) { return {{"as_int", size}}; }
-// A symbol's size with what it was for the example.
+// A symbolic size with its hint (the value in the example inputs).
 inline Json symbol_json(const std::string& symbol, int64_t hint) {
   return {{"as_expr",
            {{"expr_str", "Symbol('" + symbol + "', positive=True, integer=True)"}, {"hint", {{"as_int", hint}}}}}};
 }
 
-// 5 is int64, 7 float32.
+// Dtype 5 is int64, 7 is float32.
 inline Json tensor_json(int dtype, const std::vector<Json>& sizes, const std::vector<int64_t>& strides,
                         bool requires_grad = false) {
   Json stride_list = Json::array();
@@ -55,7 +55,7 @@ struct TestArchive {
   Json program;
   Json weights = {{"config", Json::object()}};
   Json constants = {{"config", Json::object()}};
-  std::map<std::string, std::string> records;  // others
+  std::map<std::string, std::string> records;  // additional records of the archive
   std::string format = "pt2";
 
   Json& graph() { return program["graph_module"]["graph"]; }
@@ -85,7 +85,8 @@ struct TestArchive {
   }
 };
 
-// fc(x).relu() with x f32[s0 = 2 (2 to 8), 3] and fc.weight f32[4,3], fc.bias f32[4]: 48 and 16 bytes.
+// fc(x).relu() where x is f32[s0, 3] (s0 = 2, range 2 to 8), fc.weight is f32[4,3] (48 bytes) and fc.bias f32[4] (16
+// bytes).
 inline TestArchive linear_archive() {
   TestArchive archive;
   const Json x = tensor_json(7, {symbol_json("s0", 2), size_json(3)}, {3, 1});

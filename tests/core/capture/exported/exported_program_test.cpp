@@ -60,7 +60,7 @@ TEST(ExportedProgram, RunsWithTheSizesOfTheExample) {
   EXPECT_THAT(text, HasSubstr("sg::parameter(name=\"fc.weight\") : f32[4,3]"));
   EXPECT_THAT(text, HasSubstr("sg::input(name=\"x\") : f32[2,3]"));
   EXPECT_THAT(text, HasSubstr("f32[2,4]"));
-  // The modules with their classes, and the innermost line that is not PyTorch's.
+  // Module names with their classes, and the innermost source line outside PyTorch.
   EXPECT_THAT(text, HasSubstr("module \"fc\" \"Linear\""));
   EXPECT_THAT(text, HasSubstr("\"/net.py:7\""));
 }
@@ -102,7 +102,7 @@ TEST(ExportedProgram, ConvertsFloatingPoint) {
 
 TEST(ExportedProgram, KeepsTiedWeightsTied) {
   TestArchive archive = linear_archive();
-  // Another name of the same bytes in the same geometry, and one for part of them.
+  // One alias of the same bytes with the same geometry, and one of a part of them.
   archive.weights["config"]["head.weight"] = archive.weights["config"]["fc.weight"];
   archive.weights["config"]["rows"] = archive.weights["config"]["fc.weight"];
   archive.weights["config"]["rows"]["tensor_meta"]["sizes"][0] = size_json(2);
@@ -113,7 +113,7 @@ TEST(ExportedProgram, KeepsTiedWeightsTied) {
   EXPECT_THAT(text, HasSubstr("sg::alias(source=%0) : f32[2,3] @s0"));
 }
 
-// What lies before it in its record is held, too, though no other weight looks at it.
+// The bytes before the weight's offset also stay allocated, even if no other weight refers to them.
 TEST(ExportedProgram, AWeightThatBeginsLaterHoldsItsWholeRecord) {
   TestArchive archive = linear_archive();
   archive.weights["config"]["fc.weight"]["tensor_meta"]["storage_offset"] = size_json(2);
@@ -123,7 +123,7 @@ TEST(ExportedProgram, AWeightThatBeginsLaterHoldsItsWholeRecord) {
   EXPECT_THAT(text, HasSubstr("sg::parameter(name=\"fc.weight\") : f32[4,3] @s0+2"));
 }
 
-// The bytes of a floating-point weight may be anything: nobody looks, not even for their checksum.
+// Bytes of floating-point weights are never read, not even to verify their checksum.
 TEST(ExportedProgram, DoesNotReadWeights) {
   TestArchive archive = linear_archive();
   archive.records["data/weights/weight_0"] = std::string(24, 'w') + "here" + std::string(20, 'w');
@@ -136,7 +136,7 @@ TEST(ExportedProgram, DoesNotReadWeights) {
   EXPECT_THAT(to_text(run(path).graph), HasSubstr("aten::addmm"));
 }
 
-// A small integer buffer is read: its value decides the size of a result.
+// A small integer buffer is read because its value determines the size of a result.
 TEST(ExportedProgram, KnowsSmallIntegers) {
   TestArchive archive = linear_archive();
   const Json count = tensor_json(5, {size_json(2)}, {1});

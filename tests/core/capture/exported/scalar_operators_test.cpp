@@ -15,7 +15,7 @@ c10::IValue call(const char* target, std::vector<c10::IValue> operands) {
   return result.value_or(c10::IValue());
 }
 
-// What Python says of each is beside it.
+// The trailing comments show the equivalent Python expressions.
 TEST(ScalarOperators, ComputeAsPythonDoes) {
   EXPECT_EQ(call("_operator.floordiv", {-7, 2}).toInt(), -4);  // -7 // 2
   EXPECT_EQ(call("_operator.mod", {-7, 2}).toInt(), 1);        // -7 % 2

@@ -1,4 +1,5 @@
-// Results that depend on data: the error and its ways out, sizes by name and by function, and kernels run on zeros.
+// Results with data-dependent sizes: the error, its workarounds, sizes given by name and by function, and kernels run
+// on zeros.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -47,8 +48,8 @@ TEST(FakeDataDependent, AFunctionIsAskedForSizes) {
        }});
   const at::Tensor x = at::rand({4, 2});
   EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));
-  EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));     // not asked twice
-  EXPECT_EQ(at::nonzero(x[0]).sizes(), at::IntArrayRef({1, 1}));  // by name
+  EXPECT_EQ(at::nonzero(x).sizes(), at::IntArrayRef({4, 2}));     // not computed twice
+  EXPECT_EQ(at::nonzero(x[0]).sizes(), at::IntArrayRef({1, 1}));  // given by name
   EXPECT_EQ(x.index({x > 0}).sizes(), at::IntArrayRef({4}));
   EXPECT_THROW(at::_unique2(x), DataDependentError);
   EXPECT_EQ(asked, (std::vector<std::string>{"nonzero0 aten::nonzero 8", "nonzero2 aten::nonzero 8",
@@ -59,12 +60,12 @@ TEST(FakeDataDependent, AKindIsAnsweredAtOnce) {
   const FakeTensorMode mode({.data_sizes = {{"nonzero", 5}, {"nonzero1", 0}}});
   const at::Tensor x = at::rand({4, 2});
   EXPECT_EQ(at::nonzero(x).size(0), 5);
-  EXPECT_EQ(at::nonzero(x[0]).size(0), 0);  // by name
-  EXPECT_EQ(at::nonzero(x[1]).size(0), 2);  // no more than it has
+  EXPECT_EQ(at::nonzero(x[0]).size(0), 0);  // given by name
+  EXPECT_EQ(at::nonzero(x[1]).size(0), 2);  // at most the number of elements
   EXPECT_THROW(at::_unique2(x), DataDependentError);
 }
 
-// As many bins as the largest number asks for, and no fewer than the program does.
+// bincount has max + 1 bins, and at least `minlength`.
 TEST(FakeDataDependent, BinsAreAtLeastThoseAskedFor) {
   const FakeTensorMode mode({.data_sizes = {{"bincount", 3}}});
   const at::Tensor x = at::empty({4}, at::kLong);
@@ -73,12 +74,12 @@ TEST(FakeDataDependent, BinsAreAtLeastThoseAskedFor) {
   EXPECT_EQ(at::bincount(x, {}, 2).size(0), 3);
 }
 
-// Indices that nobody knows are dealt evenly among as many as the program makes room for, or as the user says.
+// Unknown routing indices are spread evenly over the allocated size, or over the count that the user gives.
 TEST(FakeDataDependent, CountsOfARoutingAreEven) {
   const auto counts = [](const FakeTensorMode&) {
     const at::Tensor ids = at::empty({5, 2}, at::kLong);
     const at::Tensor marks = at::zeros({5, 4}, at::kLong).scatter(1, ids, 1);
-    EXPECT_TRUE(marks.sum(1).eq(2).all().item<bool>());  // no row has one twice
+    EXPECT_TRUE(marks.sum(1).eq(2).all().item<bool>());  // no row chooses the same expert twice
     const at::Tensor summed = marks.sum(0), counted = at::bincount(ids.flatten(), {}, 4);
     EXPECT_TRUE(summed.equal(counted));
     const at::Tensor real = *known_contents(counted);
@@ -86,7 +87,7 @@ TEST(FakeDataDependent, CountsOfARoutingAreEven) {
   };
   EXPECT_EQ(counts(FakeTensorMode()), (std::vector<int64_t>{3, 3, 2, 2}));
   EXPECT_EQ(counts(FakeTensorMode({.data_sizes = {{"routing[2]", 5}}})), (std::vector<int64_t>{2, 2, 5, 1}));
-  EXPECT_THROW(counts(FakeTensorMode({.data_sizes = {{"routing0[2]", 6}}})), Error);  // of five rows
+  EXPECT_THROW(counts(FakeTensorMode({.data_sizes = {{"routing0[2]", 6}}})), Error);  // exceeds the five rows
 }
 
 TEST(FakeDataDependent, AWriteAsksAgain) {
@@ -96,7 +97,7 @@ TEST(FakeDataDependent, AWriteAsksAgain) {
   at::Tensor x = at::rand({8});
   const at::Tensor alias = x.view({8});
   EXPECT_EQ(at::nonzero(x).size(0), 1);
-  EXPECT_EQ(at::nonzero(alias).size(0), 1);  // the same data
+  EXPECT_EQ(at::nonzero(alias).size(0), 1);  // aliases the same data
   EXPECT_EQ(at::nonzero(x.slice(0, 4)).size(0), 2);
   alias.add_(1);
   EXPECT_EQ(at::nonzero(x).size(0), 3);

@@ -10,7 +10,7 @@ namespace {
 
 int hidden_calls = 0;
 
-// As a Python function does: boxed, on Meta, for an operator of libtorch's.
+// A boxed Meta kernel in front of an operator of libtorch, as Python functions are registered.
 void in_front(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   ++hidden_calls;
   TORCH_CHECK(false, "the kernel in front was called for ", op.operator_name());
@@ -23,7 +23,7 @@ torch::Library hide(std::initializer_list<const char*> operators) {
 }
 
 TEST(MetaKernel, CppKernelsRunWhateverIsInFrontOfThem) {
-  // Boxed calls, a rule that refers some operands to Meta (clone of a transposed tensor), a view.
+  // Covers boxed calls, a rule that redispatches to Meta for some operands (clone of a transposed tensor), and a view.
   const torch::Library library = hide({"erfinv", "tril", "clone", "view", "heaviside"});
   hidden_calls = 0;
   {
@@ -36,7 +36,7 @@ TEST(MetaKernel, CppKernelsRunWhateverIsInFrontOfThem) {
     EXPECT_EQ(at::heaviside(x, x).sizes(), x.sizes());
     EXPECT_EQ(hidden_calls, 0);
   }
-  // On plain meta tensors it is what libtorch calls now.
+  // On plain meta tensors libtorch calls the hidden kernel, which throws.
   EXPECT_ANY_THROW(at::empty({4, 6}, at::device(at::kMeta)).erfinv());
 }
 
@@ -45,11 +45,11 @@ TEST(MetaKernel, IsTheOneThatLibtorchWouldCall) {
   const auto erfinv = dispatcher.findSchemaOrThrow("aten::erfinv", "");
   EXPECT_TRUE(has_dedicated_meta_kernel(erfinv));
   EXPECT_NE(cpp_meta_kernel(erfinv), nullptr);
-  // A composite kernel alone.
+  // An operator with only a composite kernel.
   const auto narrow = dispatcher.findSchemaOrThrow("aten::narrow", "");
   EXPECT_FALSE(has_dedicated_meta_kernel(narrow));
   EXPECT_NE(cpp_meta_kernel(narrow), nullptr);
-  // Neither.
+  // An operator with neither a composite nor a Meta kernel.
   const auto nonzero = dispatcher.findSchemaOrThrow("aten::nonzero", "");
   EXPECT_FALSE(has_dedicated_meta_kernel(nonzero));
   EXPECT_EQ(cpp_meta_kernel(nonzero), nullptr);

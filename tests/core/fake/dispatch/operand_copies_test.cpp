@@ -1,6 +1,5 @@
-// Pointwise operators over operands of several dtypes and layouts. On the CPU the strides of the result are those that
-// eager gives, which copies operands first. A pretended GPU, whose kernels copy nothing, gives what the Meta kernel
-// gives.
+// Pointwise operators on operands of mixed dtypes and layouts. On the CPU, the strides of the result match eager, which
+// first copies operands to the common dtype. Simulated GPUs, whose kernels copy nothing, match the Meta kernel.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <random>
@@ -24,7 +23,7 @@ struct Layout {
   std::vector<int64_t> strides;
 };
 
-// Broadcast to [2, 1, 3]: dense, permuted, expanded, with gaps, with strange strides where the size is 1.
+// Broadcast to [2, 1, 3]: dense, permuted, expanded, with gaps, and with unusual strides where the size is 1.
 const std::vector<Layout>& mixed_layouts() {
   static const std::vector<Layout> all = {
       {{2, 1, 3}, {3, 3, 1}},
@@ -51,7 +50,7 @@ at::Tensor laid_out(const Layout& layout, at::ScalarType dtype) {
 
 bool is_tensor(const c10::Argument& argument) { return argument.type()->kind() == c10::TypeKind::TensorType; }
 
-// Tensor operands drawn at random, the other arguments as they default or 1; nullopt if that is not enough.
+// Draws tensor operands at random and sets other arguments to their default or 1; nullopt if the schema needs more.
 std::optional<Stack> random_arguments(const c10::FunctionSchema& schema, std::mt19937& random) {
   static constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kInt,     at::kLong,
                                                at::kBool,  at::kHalf,   at::kBFloat16};
@@ -141,7 +140,7 @@ TEST(OperandCopies, EveryPointwiseOperatorIsLaidOutAsEagerDoesIt) {
     operators += compared;
   }
   EXPECT_GT(operators, 150U);
-  EXPECT_GT(mattered, 100U);  // otherwise nothing was copied
+  EXPECT_GT(mattered, 100U);  // otherwise no case copied an operand
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Nothing hangs, crashes or leaks state when things go wrong, and real programs do not notice us.
+// Failures neither hang, crash nor leak state, and programs on real tensors are unaffected.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ at::Tensor call_no_rule(const at::Tensor& x) {
   return op.call(x);
 }
 
-// That a capture works: the sign that no state was left behind.
+// A capture succeeds, which shows that no state was left behind.
 void expect_capture_works() {
   Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({2, 3}).set_requires_grad(true);
@@ -76,7 +76,7 @@ TORCH_LIBRARY(sg_devices, library) {
   library.def("lookup(Tensor keys, Tensor table) -> (Tensor, Tensor)");
 }
 
-// A rule is asked by a program on CUDA, so it must see CUDA.
+// The program runs on CUDA, so the rule must see CUDA tensors.
 TEST(Robustness, ARuleSeesThePretendedDevice) {
   register_rule(
       "sg_devices::by_device", +[](const at::Tensor& x) -> at::Tensor {
@@ -116,7 +116,7 @@ TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
   EXPECT_THROW(register_devices("aten::mm", {}), Error);
 }
 
-// The dispatcher may give the place of an operator that has left to the next one.
+// The dispatcher may reuse the slot of a deregistered operator.
 TEST(Robustness, AnOperatorThatLeftIsForgotten) {
   const FakeTensorMode mode;
   const at::Tensor x = at::empty({2, 3}, at::kCUDA);
@@ -139,7 +139,7 @@ TEST(Robustness, AnOperatorThatLeftIsForgotten) {
   }
 }
 
-// The rules stay for the life of the process, so this is an operator that no other test looks at.
+// Rules stay registered until the process ends, so this operator is used by no other test.
 TEST(Robustness, ARuleWithTheWrongSignatureIsRefused) {
   register_rule(
       "aten::heaviside", +[](const at::Tensor& x) -> at::Tensor { return x; });
@@ -189,7 +189,7 @@ TEST(Robustness, ReadingDataIsATypedError) {
   EXPECT_THROW(at::nonzero(at::empty({3})), DataDependentError);
   EXPECT_ANY_THROW(x.data_ptr<float>());
   EXPECT_ANY_THROW((x.accessor<float, 1>()));
-  const at::Tensor y = at::empty({1, 1}, at::kCPU);  // of one dimension it might be a literal's memory
+  const at::Tensor y = at::empty({1, 1}, at::kCPU);  // a tensor of one dimension could alias the memory of a literal
   EXPECT_ANY_THROW(y.data_ptr<float>());
   EXPECT_ANY_THROW(y.mutable_data_ptr<float>());
 }
@@ -232,7 +232,7 @@ TEST(Robustness, AProgramMayAskWhetherThereIsCudaAndSeedIt) {
     EXPECT_THROW(generator.get_state(), Error);
     EXPECT_TRUE(is_fake(at::rand({2}, generator, at::Device(at::kCUDA, 1))));
   }
-  if (torch::cuda::is_available()) return;  // a real one
+  if (torch::cuda::is_available()) return;  // skipped if a real GPU is present
   EXPECT_EQ(torch::cuda::device_count(), 0U);
   EXPECT_ANY_THROW(torch::cuda::synchronize());
 }

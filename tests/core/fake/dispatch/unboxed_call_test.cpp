@@ -1,4 +1,4 @@
-// Operators with kernels of their own C++ signature behave and record as through the boxed fallback.
+// Operators with unboxed C++ kernels behave and record exactly as through the boxed fallback.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct BoxedCall {
   std::function<Stack()> arguments;
 };
 
-// One of each kind of argument and result.
+// One operator for each kind of argument and result.
 std::vector<BoxedCall> calls() {
   const auto x = [] { return at::rand({2, 4, 6}); };
   return {
@@ -161,7 +161,7 @@ Tensor amax_by_value(Tensor x, std::vector<int64_t> dims, bool keepdim) {
 }
 Tensor amax_by_reference(const Tensor& x, at::IntArrayRef dims, bool keepdim) { return at::sum(x, dims, keepdim); }
 
-// A rule's function may differ from the operator's in how it takes its arguments; then the boxed call converts.
+// The function of a rule may take arguments differently from the operator; the boxed call then converts them.
 TEST(UnboxedCall, ARuleOfAnotherSignature) {
   const FakeTensorMode mode;
   const Tensor x = at::ones({2, 3});
@@ -174,7 +174,7 @@ TEST(UnboxedCall, ARuleOfAnotherSignature) {
   EXPECT_EQ(by_value_calls, 1);
 }
 
-// Size reads are watched on what programs get, also when a rule made it and the kernel resized it.
+// Size reads are tracked on all results, including those that a rule created and the kernel resized.
 TEST(UnboxedCall, ResultsOfRulesAreWatched) {
   Capture session({.mode = {.device = at::kCPU}, .guards = true});
   const Tensor x = at::ones({2, 3});
