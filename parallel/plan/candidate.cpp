@@ -42,23 +42,24 @@ std::vector<InFlight> in_flight_at_peak(const PipelineSchedule& schedule) {
 
 }  // namespace
 
+PipelineSchedule schedule_of(const TrainingPlan& plan, int64_t microbatches) {
+  return PipelineSchedule::named(plan.schedule, {.ranks = static_cast<int32_t>(plan.pipeline),
+                                                 .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
+                                                 .microbatches = static_cast<int32_t>(microbatches)});
+}
+
 const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t microbatches, bool shorter) {
   std::string key =
       fmt::format("{} {} {} {} {}", plan.schedule, plan.pipeline, plan.stages_per_rank, microbatches, shorter);
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.get();
-  const auto named = [&](int64_t times) {
-    return PipelineSchedule::named(plan.schedule, {.ranks = static_cast<int32_t>(plan.pipeline),
-                                                   .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
-                                                   .microbatches = static_cast<int32_t>(times)});
-  };
   std::unique_ptr<Entry> entry;
   try {
-    const PipelineSchedule schedule = named(microbatches);
+    const PipelineSchedule schedule = schedule_of(plan, microbatches);
     entry = std::make_unique<Entry>(
         Entry{with_gradient_reduction(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
-    if (shorter) entry->shorter = with_gradient_reduction(named(microbatches - plan.pipeline)).with_transfers();
+    if (shorter) entry->shorter = with_gradient_reduction(schedule_of(plan, microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not defined for these sizes
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.get();

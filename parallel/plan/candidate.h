@@ -12,6 +12,9 @@
 
 namespace shadowgraph {
 
+// Throws an Error that says why if the plan's schedule does not exist for its sizes.
+PipelineSchedule schedule_of(const TrainingPlan& plan, int64_t microbatches);
+
 // Cache of schedules by size. Thread-safe. Schedules become periodic after a few micro-batches per rank, so the time of
 // a long one is extrapolated from two short ones.
 class PlanSchedules {

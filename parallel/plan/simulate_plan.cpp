@@ -229,7 +229,10 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
   const PlanSchedules::Entry* entry = schedules_.full(plan);
-  if (entry == nullptr) throw Error("no schedule exists for the sizes of " + to_string(plan));
+  if (entry == nullptr) {
+    schedule_of(plan, plan.microbatches);  // throws the reason
+    throw Error("no schedule exists for the sizes of " + to_string(plan));
+  }
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;
   int64_t parameters = 0;

@@ -11,7 +11,7 @@ import traceback
 
 import torch
 
-from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _sharding, _training
+from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _training
 from . import _shadowgraph as _C
 
 

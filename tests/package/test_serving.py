@@ -129,7 +129,7 @@ def test_what_is_not_understood_is_refused_by_name():
         sg.serve(transformers.BertConfig(num_hidden_layers=1), spec="l4", context=64)
     with pytest.raises(sg.Error, match="no use_cache argument"):
         sg.serve(lambda: torch.nn.Linear(2, 2), spec="l4", context=64)
-    with pytest.raises(sg.Error, match="no device"):
+    with pytest.raises(sg.Error, match="unknown device"):
         sg.serve(small(), spec="l5", context=64)
     with pytest.raises(sg.Error, match="cpu is a CPU"):
         sg.serve(small(), spec="cpu", context=64)

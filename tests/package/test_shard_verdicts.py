@@ -217,7 +217,7 @@ def test_what_is_no_answer(figures, tmp_path):
     for answer, said in wrong:
         with pytest.raises(sg.Error, match=said):
             sg.shard(step(), "2", solution=answer, **figures)
-    with pytest.raises(sg.Error, match="of the mesh x=2, not of x=4"):
+    with pytest.raises(sg.Error, match="is for mesh x=2, not x=4"):
         sg.shard(step(), "4", solution=plan, **figures)
     with pytest.raises(sg.FileError, match="nowhere.json"):
         sg.shard(step(), "2", solution="nowhere.json", **figures)
