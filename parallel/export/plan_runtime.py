@@ -69,7 +69,7 @@ OPTIMIZER_ON_HOST, ATTENTION = False, ""
 CUT, FUSED, GROUPED = {}, {}, {}
 # For layouts.
 DATA_AXES, UNITS = (), ()
-PARAMETERS, USES, USERS, INPUTS, MODULES = {}, {}, {}, {}, {}
+PARAMETERS, USES, INPUTS, MODULES = {}, {}, {}, {}
 # -- end of the plan
 
 
@@ -218,17 +218,14 @@ def _distribute(model, mesh, layouts):
             module._parameters[key] = made[id(parameter)][0]
 
     distribute_module(model, mesh, partition)
-    uses = {}  # by the module whose forward reads them
     for path, module in model.named_modules():
+        uses = {}
         for key, parameter in module.named_parameters(recurse=False):
-            name = f"{path}.{key}" if path else key
-            wanted = _of(USES, name)
+            wanted = _of(USES, f"{path}.{key}" if path else key)
             if wanted is not None and list(parameter.placements) != _over(wanted):
-                user = ".".join(path.split(".")[: path.count(".") + 1 - (_of(USERS, name) or 0)])
-                uses.setdefault(user, []).append((module, key, _over(wanted)))
-    for user, gathered in uses.items():
-        _gather_around(model.get_submodule(user), gathered)
-    for path, module in model.named_modules():
+                uses[key] = _over(wanted)
+        if uses:
+            _redistribute_reads(module, uses)
         takes, gives = (row and _over(row) for row in _of(MODULES, path) or (None, None))
         _lay_around(module, mesh, takes, gives)
 
@@ -240,19 +237,18 @@ def _lay_gradient(parameter):
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def _gather_around(user, uses):
-    """Redistributes parameters during the forward of a module; autograd redistributes the gradients back."""
+def _redistribute_reads(module, uses):
+    """Redistributes parameters where they are read; autograd redistributes the gradients back.
 
-    def before(user, given):
-        for module, key, placements in uses:
-            module.__dict__[key] = module._parameters[key].redistribute(placements=placements)
+    Other modules may read them without a call of this one, as Mamba's mixer reads conv1d.weight.
+    """
 
-    def after(user, given, result):
-        for module, key, _ in uses:
-            module.__dict__.pop(key, None)
+    def read(key):
+        return property(lambda self: self._parameters[key].redistribute(placements=uses[key]))
 
-    user.register_forward_pre_hook(before)
-    user.register_forward_hook(after, always_call=True)
+    kind = type(module)
+    members = {key: read(key) for key in uses}
+    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
 
 
 # ---- Data axes: fully_shard for sharded parameters, averaged gradients for replicated ones

@@ -191,14 +191,10 @@ class EagerPlan:
     def _find_uses(self):
         """Finds parameters that forward uses in another layout than they are stored in, on tensor axes."""
         self.uses: _Layouts = {}
-        readers: dict[str, set[str]] = {}  # paths of the modules whose forward reads a parameter
         for node, operands, _ in self._nodes:
             for value, layout in zip(operands, self._operands[node.name]):
                 name = self._name_of.get(value)
-                if name is None:
-                    continue
-                readers.setdefault(name, set()).add(node.module)
-                if name in self.uses:
+                if name is None or name in self.uses:
                     continue
                 stored = self.parameters[name]
                 layout = self._of_parameter(value, layout)
@@ -211,13 +207,7 @@ class EagerPlan:
                         self._miss("parameter", name, "used as a partial sum")
                     else:
                         self.uses[name] = used
-        # Levels above its own module, if only others read it: Mamba's mixer reads conv1d.weight and never calls conv1d.
-        self.users: dict[str, int] = {}
         for name in self.uses:
-            owner = name.split(".")[:-1]
-            shared = [_shared_words(owner, path.split(".")) for path in readers[name]]
-            if max(shared) < len(owner):
-                self.users[name] = len(owner) - min(shared)
             self._miss("parameter", name, "gathered in forward and kept for backward; the plan gathers it twice")
 
     def _of_parameter(self, value, layout):
@@ -306,8 +296,6 @@ class EagerPlan:
                  "# Layout of each parameter per mesh axis; * matches any number.",
                  *_table("PARAMETERS", _folded(self.parameters)),
                  "# Layouts in forward, where they differ.", *_table("USES", _folded(self.uses)),
-                 "# Levels above the module of a parameter at which forward reads it, if not in that module.",
-                 *_table("USERS", _folded(self.users)),
                  *_table("INPUTS", self.inputs),
                  "# (input layout, output layout) of modules, on tensor axes.",
                  *_table("MODULES", _folded(self.modules)),
@@ -330,10 +318,6 @@ _DATA_AXES_BY_HAND = {
     "data + tensor parallel": lambda axes: axes - 1,
     "fully sharded + tensor parallel": lambda axes: axes - 1,
 }
-
-
-def _shared_words(a, b):
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def _placements(layout):
