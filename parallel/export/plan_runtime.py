@@ -225,7 +225,7 @@ def _distribute(model, mesh, layouts):
             if wanted is not None and list(parameter.placements) != _over(wanted):
                 uses[key] = _over(wanted)
         if uses:
-            _gather_around(module, uses)
+            _redistribute_reads(module, uses)
         takes, gives = (row and _over(row) for row in _of(MODULES, path) or (None, None))
         _lay_around(module, mesh, takes, gives)
 
@@ -237,19 +237,18 @@ def _lay_gradient(parameter):
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def _gather_around(module, uses):
-    """Redistributes a module's parameters during forward; autograd redistributes the gradients back."""
+def _redistribute_reads(module, uses):
+    """Redistributes parameters where they are read; autograd redistributes the gradients back.
 
-    def before(module, given):
-        for key, placements in uses.items():
-            module.__dict__[key] = module._parameters[key].redistribute(placements=placements)
+    Other modules may read them without a call of this one, as Mamba's mixer reads conv1d.weight.
+    """
 
-    def after(module, given, result):
-        for key in uses:
-            module.__dict__.pop(key, None)
+    def read(key):
+        return property(lambda self: self._parameters[key].redistribute(placements=uses[key]))
 
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after, always_call=True)
+    kind = type(module)
+    members = {key: read(key) for key in uses}
+    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
 
 
 # ---- Data axes: fully_shard for sharded parameters, averaged gradients for replicated ones

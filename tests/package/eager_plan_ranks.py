@@ -96,7 +96,7 @@ class Views(nn.Module):
 def mamba():
     import transformers
 
-    config = transformers.MambaConfig(vocab_size=WORDS, hidden_size=WIDTH, state_size=4, num_hidden_layers=2,
+    config = transformers.MambaConfig(vocab_size=WORDS, hidden_size=WIDTH, state_size=4, num_hidden_layers=1,
                                       time_step_rank=4, use_cache=False)  # fmt: skip
     return transformers.MambaForCausalLM(config)
 
