@@ -63,8 +63,14 @@ class Scope:
         return self._inside
 
     def from_real(self, tensor, device=None):
-        """Returns the fake tensor of a real tensor, always the same one, on `device` (default: that of `tensor`)."""
-        return self._active().from_real(tensor, None if device is None else str(device))
+        """Returns the fake tensor of a real tensor, always the same one, on `device` (default: that of `tensor`).
+
+        That of a torch.nn.Parameter is a Parameter.
+        """
+        fake = self._active().from_real(tensor, None if device is None else str(device))
+        if isinstance(tensor, torch.nn.Parameter) and type(fake) is torch.Tensor:
+            fake.__class__ = torch.nn.Parameter  # as in UninitializedParameter; a copy would not be "the same one"
+        return fake
 
 
 class fake(Scope):

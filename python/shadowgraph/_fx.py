@@ -24,7 +24,8 @@ _STOPS = "stops_gradient"  # marks a detach inserted by to_fx
 _CHECKPOINT_KEYS = (_fx_checkpoints.KEY, _fx_checkpoints.NAMES)
 
 
-def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx.GraphModule:
+def to_fx(graph: Graph, *, device: str | torch.device | None = None,
+          model: torch.nn.Module | None = None) -> torch.fx.GraphModule:  # fmt: skip
     """Converts the graph to a torch.fx.GraphModule with one call of an ATen operator per node, in program order.
 
     Placeholders are the parameters, buffers and inputs of the graph, in order and under their names ('.' becomes '_').
@@ -41,19 +42,24 @@ def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx
     Results computed under no_grad are detached.
 
     device: replaces every device in the graph, for example to run a graph captured for CUDA on the CPU.
+    model: the captured module. With it, the result is called like the model: it has the model's parameters and buffers
+        (the same objects, under the same names), takes only the inputs, and returns a single output as such. Inputs of
+        other shapes raise Error, because sizes are constants in the graph: capture again for another batch size.
 
-    Raises Error for nodes that do not call a torch operator, such as custom Python functions.
+    Raises Error for nodes that do not call a torch operator, such as custom Python functions, for a parameter that the
+    model does not have or has in another shape, and for `model` with a graph of a training step.
     """
-    return _Converter(graph, device).run()
+    return _Converter(graph, device, model).run()
 
 
 class _Converter:
-    def __init__(self, graph, device):
-        self._graph, self._device = graph, device
+    def __init__(self, graph, device, model):
+        self._graph, self._device, self._model = graph, device, model
         self._fx = torch.fx.Graph()
         self._root = torch.nn.Module()
         self._of = {}
         self._names = set()
+        self._input_shapes = {}  # of placeholders; None: not a tensor
         self._constants = 0
         self._values = FakeValues(device)
         self._checkpoints = []  # enclosing checkpoints: (region, id)
@@ -61,17 +67,41 @@ class _Converter:
         self._is_forward = not any(node.phase in ("backward", "optimizer") for node in graph)
         # Inference disables gradients everywhere, so nothing needs to be detached.
         self._stops_gradients = self._is_forward and any("grad_mode" in node.modes for node in graph)
+        if model is not None and not self._is_forward:
+            raise _C.Error("to_fx(model=) converts a forward graph, but this one has a backward pass or an optimizer; "
+                           "capture with train=False, or omit model=")  # fmt: skip
 
     def run(self):
-        own = {"sg::parameter": self._placeholder, "sg::buffer": self._placeholder, "sg::input": self._placeholder,
+        of_model = self._placeholder if self._model is None else self._of_model
+        own = {"sg::parameter": of_model, "sg::buffer": of_model, "sg::input": self._placeholder,
                "sg::constant": self._constant, "sg::gradient": self._gradient, "sg::output": self._output}  # fmt: skip
         for node in self._graph:
             own.get(node.target, self._call)(node)
         if not any(node.op == "output" for node in self._fx.nodes):
             self._fx.output(())
+        if self._model is not None:
+            self._adopt(self._root)
         self._fx.lint()
         module = torch.fx.GraphModule(self._root, self._fx)
-        return _fx_checkpoints.checkpoint_fx(module) if self._is_forward and self._checkpoint_count else module
+        if self._is_forward and self._checkpoint_count:
+            module = _fx_checkpoints.checkpoint_fx(module)
+        if self._model is not None:
+            self._adopt(module)  # torch.fx copies only what the graph reads
+            module.register_forward_pre_hook(_CapturedShapes(self._input_shapes), with_kwargs=True)
+        return module
+
+    def _adopt(self, root):
+        """Registers the parameters and buffers of the model under the same names."""
+        for path, part in self._model.named_modules(remove_duplicate=False):
+            holder = root
+            for name in filter(None, path.split(".")):
+                if name not in holder._modules:
+                    holder.add_module(name, torch.nn.Module())
+                holder = holder._modules[name]
+            for name, parameter in part._parameters.items():
+                holder.register_parameter(name, parameter)
+            for name, buffer in part._buffers.items():
+                holder.register_buffer(name, buffer, name not in part._non_persistent_buffers_set)
 
     # ---- Nodes of the sg:: namespace
 
@@ -84,6 +114,23 @@ class _Converter:
         self._names.add(unique)
         made = self._fx.placeholder(unique)
         made.meta.update(kind=node.target.removeprefix("sg::"), name=str(node.argument("name")))
+        (value,) = node.outputs
+        self._input_shapes[unique] = tuple(value.shape) if value.is_tensor else None
+        self._bind(node, made)
+
+    def _of_model(self, node):
+        name, (value,) = str(node.argument("name")), node.outputs
+        path, _, last = name.rpartition(".")
+        try:
+            tensor = getattr(self._model.get_submodule(path), last)
+        except AttributeError:
+            raise _C.Error(f"the graph has {name}, which the given {type(self._model).__name__} has not; pass the "
+                           "model that was captured") from None  # fmt: skip
+        if tensor.shape != tuple(value.shape):
+            raise _C.Error(f"{name} has shape {tuple(tensor.shape)}, but {tuple(value.shape)} in the graph; pass the "
+                           "model that was captured")  # fmt: skip
+        made = self._fx.get_attr(name)
+        made.meta.update(kind=node.target.removeprefix("sg::"), name=name)
         self._bind(node, made)
 
     def _constant(self, node):
@@ -93,7 +140,8 @@ class _Converter:
         """Ignores the node, which only marks a value as gradient."""
 
     def _output(self, node):
-        self._fx.output(tuple(self._argument(value) for value in node.argument("values")))
+        values = tuple(self._argument(value) for value in node.argument("values"))
+        self._fx.output(values[0] if self._model is not None and len(values) == 1 else values)
 
     # ---- Operators
 
@@ -200,6 +248,21 @@ class _Converter:
         made.meta.update(kind="constant", name=name)
         self._values.describe_constant(made, tensor)
         return made
+
+
+class _CapturedShapes:
+    """Forward hook that rejects inputs of other shapes, for which constants of the graph would be wrong."""
+
+    def __init__(self, captured):
+        self._captured = captured
+
+    def __call__(self, module, args, kwargs):
+        given = dict(zip(self._captured, args)) | kwargs
+        for name, shape in self._captured.items():
+            value = given.get(name)
+            if isinstance(value, torch.Tensor) and shape is not None and tuple(value.shape) != shape:
+                raise _C.Error(f"input {name} has shape {tuple(value.shape)}, but the graph was captured for {shape} "
+                               "and its sizes are constants; capture the model again with the new shape")  # fmt: skip
 
 
 class FakeValues:

@@ -1246,3 +1246,19 @@ def test_the_tables_counts_are_its_rows():
         (said,) = re.findall(rf"^- {here}: (\d+)", text, re.M)
         assert int(said) == sum(row[1] == here for row in rows()), here
     assert len(rows()) == len(re.findall(r"^\| `test_", text, re.M))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_converted_parameter_is_a_parameter(device):
+    real = torch.nn.Linear(2, 3)
+    for make in (lambda: sg.fake(device), lambda: sg.Capture(device)):
+        with make() as mode:
+            fake = mode.from_real(real.weight, device)
+            assert isinstance(fake, torch.nn.Parameter) and fake.requires_grad and fake.is_leaf
+            assert fake is mode.from_real(real.weight, device)
+            del fake
+            assert isinstance(mode.from_real(real.weight, device), torch.nn.Parameter)  # also when made again
+            assert type(mode.from_real(real.weight.detach(), device)) is torch.Tensor
+            layer = torch.nn.Linear(2, 3)
+            layer.bias = mode.from_real(real.bias, device)
+            assert dict(layer.named_parameters())["bias"] is mode.from_real(real.bias, device)

@@ -70,3 +70,52 @@ def test_calls_of_one_module_have_keys_of_their_own():
     assert [stack[-1] for stack in keys] == ["fc", "fc@1"]
     back = sg.from_fx(module)
     assert [(region.name, region.call) for region in back.regions if region.name == "fc"] == [("fc", 0), ("fc", 1)]
+
+
+class Tied(torch.nn.Module):
+    """Flatten, a buffer that forward does not read in eval, and a tied parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+        self.alias = self.head
+
+    def forward(self, image):
+        return self.alias(self.norm(self.convolution(image)).relu())
+
+
+@pytest.mark.parametrize("make, sizes, train", [
+    (Tied, (8, 3, 8, 8), False),
+    (lambda: torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), (5, 7, 32), True),
+])  # fmt: skip
+def test_with_its_model_the_result_is_called_like_the_model(make, sizes, train):
+    model, x = make().eval(), torch.randn(sizes)
+    graph = sg.capture(model, f"f32[{','.join(map(str, sizes))}]", train=train)
+    module = graph.to_fx(model=model)
+    assert {name: id(value) for name, value in module.state_dict(keep_vars=True).items()} == {
+        name: id(value) for name, value in model.state_dict(keep_vars=True).items()
+    }
+    assert torch.allclose(module(x), model(x), atol=1e-6)
+    module(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    # Sizes are constants: another batch is refused, also where no operator would notice.
+    name = str(graph.find("sg::input")[0].argument("name"))
+    for args, kwargs in (((x[:3],), {}), ((), {name: x[:3]})):
+        with pytest.raises(sg.Error, match="capture the model again"):
+            module(*args, **kwargs)
+    assert len(sg.from_fx(module, x).find("sg::parameter")) == len(list(model.parameters()))
+
+
+def test_another_model_or_a_training_step_is_refused():
+    net = Net()
+    graph = sg.capture(net, "f32[5,16]")
+    with pytest.raises(sg.Error, match="Linear has not"):
+        graph.to_fx(model=torch.nn.Linear(16, 2))
+    wider = Net()
+    wider.head = torch.nn.Linear(1, 1)
+    with pytest.raises(sg.Error, match="head.weight has shape"):
+        graph.to_fx(model=wider)
+    step = sg.capture_training_step(net, "f32[5,16]")
+    with pytest.raises(sg.Error, match="train=False"):
+        step.to_fx(model=net)
