@@ -212,6 +212,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
 
   double host = 0;    // time at which the host has issued the call
   double device = 0;  // time at which the device has finished it
+  double host_operators_end = 0;
   double possible = 0;
   CopyEngines engines(graph, spec);
   const HostParts host_parts(graph, spec);
@@ -233,6 +234,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.start = engines.run(node, issued);
       if (link <= 0) ++uncovered[graph.target(node).name()];
       host += spec.host_call;
+      time.host_ += spec.host_call;
       if (beside && blocks_host(graph, node)) host = std::max(host, at.start + at.seconds);
       ++time.calls_;
       continue;
@@ -248,6 +250,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.bound = TimeBound::kHost;
       at.issued = at.start = host;
       host += at.seconds;
+      host_operators_end = host;
       time.by_node_[node] = at;
       continue;
     }
@@ -269,7 +272,10 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
           at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
         }
       }
-      if (part.link > 0 && link > 0) at.seconds += at.memory = static_cast<double>(part.link) / link;
+      if (part.link > 0 && link > 0) {
+        at.memory = static_cast<double>(part.link) / link;
+        at.seconds += at.memory;
+      }
       bool measured_call = false;
       if (ask) {
         if (const MeasuredCall* call = measured->find(call_signature(graph, node));
@@ -288,6 +294,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       }
       at.issued = spec.host_call > 0 ? host : device;
       host += spec.host_call;
+      time.host_ += spec.host_call;
       at.start = std::max({device, host, engines.ready(node)});
       device = at.start + at.seconds;
       if (copies && blocks_host(graph, node)) host = std::max(host, device);
@@ -298,8 +305,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
     if (at.kind != KernelClass::kFree) time.by_node_[node] = at;
   }
   for (auto& [op, calls] : uncovered) time.uncovered_.push_back({op, calls});
-  time.host_ = spec.host_call * static_cast<double>(time.calls_);
-  device = std::max({device, host, engines.end()});
+  device = std::max({device, host_operators_end, engines.end()});
   time.seconds_ = device;
   time.utilization_ = device > 0 ? possible / device : 0;
   return time;
