@@ -181,18 +181,23 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
 double KernelWorks::attention(NodeId node, bool backward) const {
   auto queries = sizes_of(graph_, node, "query");
   auto keys = sizes_of(graph_, node, "key");
+  const Argument* given = graph_.find_argument(node, "is_causal");
+  const bool causal = given != nullptr && given->kind == ArgumentKind::kBool && given->b;
+  if (queries.size() == 3) {  // packed sequences, (tokens, heads, width), as if each were the longest
+    const Argument *query = graph_.find_argument(node, "max_q"), *key = graph_.find_argument(node, "max_k");
+    if (query == nullptr || key == nullptr || query->kind != ArgumentKind::kInt || key->kind != ArgumentKind::kInt)
+      return 1;
+    return attention_work(
+        {.queries = query->i, .keys = key->i, .width = queries[2], .causal = causal, .backward = backward});
+  }
   if (queries.size() != 4 || keys.size() != 4) return 1;
   // (batch, heads, tokens, width), or with tokens before heads.
   const std::string& name = graph_.target(node).name();
   const bool heads_first =
       name.find("scaled_dot_product") != std::string::npos || name.find("flex") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  const Argument* causal = graph_.find_argument(node, "is_causal");
-  return attention_work({.queries = queries[at],
-                         .keys = keys[at],
-                         .width = queries[3],
-                         .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
-                         .backward = backward});
+  return attention_work(
+      {.queries = queries[at], .keys = keys[at], .width = queries[3], .causal = causal, .backward = backward});
 }
 
 StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
