@@ -1,9 +1,11 @@
 #include "cli/source.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 
 #include <cstdio>
 #include <filesystem>

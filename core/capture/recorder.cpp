@@ -87,15 +87,15 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
 
 namespace {
 
-constexpr uint16_t kNoLengths = 1, kFlexAttention = 2;
+constexpr uint16_t kNoLengths = 1, kOfFlexAttention = 2;
 
 // Returns where the cumulative lengths of packed sequences are among an operator's arguments; kNoLengths without any.
 // Those of the keys follow, then the longest of both.
 uint16_t lengths_argument(const OperatorInfo& info) {
-  if (info.name == "shadowgraph::flex_attention") return kFlexAttention;
+  if (info.name == "shadowgraph::flex_attention") return kOfFlexAttention;
   for (const char* name : {"cum_seq_q", "cu_seqlens_q", "cu_seq_q"}) {
-    const auto at = info.op.schema().argumentIndexWithName(name);
-    if (at && static_cast<size_t>(*at) + 3 < info.argument_count) return static_cast<uint16_t>(*at);
+    const auto found = info.op.schema().argumentIndexWithName(name);
+    if (found && static_cast<size_t>(*found) + 3 < info.argument_count) return static_cast<uint16_t>(*found);
   }
   return kNoLengths;
 }
@@ -122,16 +122,16 @@ std::optional<std::vector<int64_t>> cumulative_lengths(const at::Tensor& tensor)
 void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   scores_.clear();
   if (info.id >= lengths_at_.size()) lengths_at_.resize(info.id + 64);
-  uint16_t& at = lengths_at_[info.id];
-  if (at == 0) at = lengths_argument(info);
-  if (C10_LIKELY(at == kNoLengths)) return;
-  const auto assume_longest = [&](size_t of, std::string what) {
+  uint16_t& position = lengths_at_[info.id];
+  if (position == 0) position = lengths_argument(info);
+  if (C10_LIKELY(position == kNoLengths)) return;
+  const auto assume = [&](size_t of, std::string what) {
     if (!assumed_.insert(what).second) return;
     graph_.guards.push_back({Guard::Kind::kHostValue, arguments_[of].ref.value, -1, std::move(what)});
   };
-  if (at == kFlexAttention) {
+  if (position == kOfFlexAttention) {
     if (arguments[3].value().toInt() >= 0) return;
-    return assume_longest(0, "blocks of FlexAttention's mask, which depends on data, assumed to be all needed");
+    return assume(0, "blocks of FlexAttention's mask, which depends on data, assumed to be all needed");
   }
   const auto tensor = [&](size_t i) {
     const c10::IValue value = arguments[i].value();
@@ -141,14 +141,13 @@ void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgume
     const c10::IValue value = arguments[i].value();
     return value.isInt() ? value.toInt() : 0;
   };
-  const at::Tensor queries = tensor(at), keys = tensor(at + size_t{1});
+  const at::Tensor queries = tensor(position), keys = tensor(position + size_t{1});
   if (!queries.defined() || !keys.defined()) return;
-  const int64_t longest_query = number(at + size_t{2}), longest_key = number(at + size_t{3});
+  const int64_t longest_query = number(position + size_t{2}), longest_key = number(position + size_t{3});
   const auto of_queries = cumulative_lengths(queries), of_keys = cumulative_lengths(keys);
   if (!of_queries || !of_keys || of_queries->size() != of_keys->size()) {
-    return assume_longest(
-        at, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ", longest_query,
-                     " queries and ", longest_key, " keys"));
+    return assume(position, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ",
+                                     longest_query, " queries and ", longest_key, " keys"));
   }
   int64_t scores = 0;
   for (size_t i = 1; i < of_queries->size(); ++i) {

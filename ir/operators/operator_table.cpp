@@ -270,6 +270,7 @@ struct FamilyPart {
 };
 constexpr FamilyPart kFamilies[] = {
     {"attention", OperatorFamily::kAttention},
+    {"varlen_attn", OperatorFamily::kAttention},
     {"conv", OperatorFamily::kConvolution},
     {"rnn", OperatorFamily::kRecurrent},
     {"lstm", OperatorFamily::kRecurrent},

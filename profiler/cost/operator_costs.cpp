@@ -296,6 +296,8 @@ CustomOperators CustomOperators::of(const Graph& graph) {
 
 namespace {
 
+__extension__ using Wide = __int128;
+
 // Attention on packed sequences whose lengths the capture knew is noted as "a/b": a of the b scores that its formula
 // counts, which takes every sequence to be as long as the longest.
 NodeFlops of_scores(NodeFlops count, std::string_view note) {
@@ -305,7 +307,7 @@ NodeFlops of_scores(NodeFlops count, std::string_view note) {
   if (!scores || !all || *scores < 0 || *all < *scores || *all == 0) return count;
   for (int64_t NodeFlops::*member :
        {&NodeFlops::matmul, &NodeFlops::elementwise, &NodeFlops::transcendental, &NodeFlops::beyond_pytorch}) {
-    count.*member = static_cast<int64_t>(static_cast<__int128>(count.*member) * *scores / *all);
+    count.*member = static_cast<int64_t>(Wide{count.*member} * *scores / *all);
   }
   return count;
 }

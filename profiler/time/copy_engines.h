@@ -51,7 +51,7 @@ class HostParts {
     const std::string_view name = short_name(graph_.target(node).name());
     if (name == "_local_scalar_dense" && on_device) {
       part.is_copy = true;
-      part.link = graph_.logical_bytes(graph_.arguments(node)[0].ref.value);
+      graph_.for_each_input(node, [&](ValueId value) { part.link += graph_.logical_bytes(value); });
     } else if (on_cpu && on_device) {
       const ValueId result = copied(node, name);
       part.is_copy = result.valid();

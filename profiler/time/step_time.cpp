@@ -184,17 +184,25 @@ namespace {
 std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, bool backward) {
   auto queries = sizes_of(graph, node, "query");
   auto keys = sizes_of(graph, node, "key");
+  const Argument* given = graph.find_argument(node, "is_causal");
+  const bool causal = given != nullptr && given->kind == ArgumentKind::kBool && given->b;
+  if (queries.size() == 3) {  // packed sequences, (tokens, heads, width), as if each were the longest
+    const Argument *query = graph.find_argument(node, "max_q"), *key = graph.find_argument(node, "max_k");
+    if (query == nullptr || key == nullptr || query->kind != ArgumentKind::kInt || key->kind != ArgumentKind::kInt)
+      return std::nullopt;
+    return AttentionShape{
+        .queries = query->i, .keys = key->i, .width = queries[2], .causal = causal, .backward = backward};
+  }
   if (queries.size() != 4 || keys.size() != 4) return std::nullopt;
   // (batch, heads, tokens, width), or with tokens before heads.
   const std::string& name = graph.target(node).name();
   const bool heads_first =
       name.find("scaled_dot_product") != std::string::npos || name.find("flex") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  const Argument* causal = graph.find_argument(node, "is_causal");
   return AttentionShape{.queries = queries[at],
                         .keys = keys[at],
                         .width = queries[3],
-                        .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
+                        .causal = causal,
                         .backward = backward};
 }
 
@@ -233,6 +241,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
 
   double host = 0;    // time at which the host has issued the call
   double device = 0;  // time at which the device has finished it
+  double host_operators_end = 0;
   double possible = 0;
   CopyEngines engines(graph, spec);
   const HostParts host_parts(graph, spec);
@@ -254,6 +263,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.start = engines.run(node, issued);
       if (link <= 0) ++uncovered[graph.target(node).name()];
       host += spec.host_call;
+      time.host_ += spec.host_call;
       if (beside && blocks_host(graph, node)) host = std::max(host, at.start + at.seconds);
       ++time.calls_;
       continue;
@@ -269,6 +279,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.bound = TimeBound::kHost;
       at.issued = at.start = host;
       host += at.seconds;
+      host_operators_end = host;
       time.by_node_[node] = at;
       continue;
     }
@@ -290,7 +301,10 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
           at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
         }
       }
-      if (part.link > 0 && link > 0) at.seconds += at.memory = static_cast<double>(part.link) / link;
+      if (part.link > 0 && link > 0) {
+        at.memory = static_cast<double>(part.link) / link;
+        at.seconds += at.memory;
+      }
       bool measured_call = false;
       if (ask) {
         if (const MeasuredCall* call = measured->find(call_signature(graph, node));
@@ -309,6 +323,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       }
       at.issued = spec.host_call > 0 ? host : device;
       host += spec.host_call;
+      time.host_ += spec.host_call;
       at.start = std::max({device, host, engines.ready(node)});
       device = at.start + at.seconds;
       if (copies && blocks_host(graph, node)) host = std::max(host, device);
@@ -319,8 +334,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
     if (at.kind != KernelClass::kFree) time.by_node_[node] = at;
   }
   for (auto& [op, calls] : uncovered) time.uncovered_.push_back({op, calls});
-  time.host_ = spec.host_call * static_cast<double>(time.calls_);
-  device = std::max({device, host, engines.end()});
+  device = std::max({device, host_operators_end, engines.end()});
   time.seconds_ = device;
   time.utilization_ = device > 0 ? possible / device : 0;
   return time;

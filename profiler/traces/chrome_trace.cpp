@@ -239,7 +239,8 @@ json kernel_slice(const Profile& profile, NodeId id, const NodeTime& at, uint32_
   const Graph& graph = profile.graph();
   const Node& node = graph.node(id);
   const StepTime* time = profile.time();
-  const int row = stream == 0 ? kDevice : row_of_stream(stream, *profile.communication());
+  const bool on_host = at.bound == TimeBound::kHost;
+  const int row = on_host ? kHost : stream == 0 ? kDevice : row_of_stream(stream, *profile.communication());
   json kernel = slice(graph.target(id).name(), row, at.start, at.seconds);
   json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
   if (const std::string path = module_path(graph, id); !path.empty()) about["module"] = path;
@@ -248,7 +249,7 @@ json kernel_slice(const Profile& profile, NodeId id, const NodeTime& at, uint32_
   if (time == nullptr) return kernel;
   about["class"] = std::string(to_string(at.kind));
   about["External id"] = step;
-  if (time->host() > 0) {
+  if (time->host() > 0 && !on_host) {
     kernel["cat"] = "kernel";
     about["device"] = 0;
     about["stream"] = stream;
@@ -326,7 +327,9 @@ json chrome_trace(const Profile& profile) {
     }
     if (at.seconds > 0 && graph.target(id).kind() != TargetKind::kBuiltin) {
       events.push_back(kernel_slice(profile, id, at, stream, step));
-      if (time != nullptr && time->host() > 0) events.push_back(call_slice(profile, id, at.issued, step));
+      if (time != nullptr && time->host() > 0 && at.bound != TimeBound::kHost) {
+        events.push_back(call_slice(profile, id, at.issued, step));
+      }
       if (stream == 0) {
         modules.see(path_of(graph, id), graph.phase_name(node.phase), at.start, at.start + at.seconds);
         now = at.start + at.seconds;

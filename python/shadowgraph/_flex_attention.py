@@ -11,12 +11,15 @@ import sys
 
 import torch
 import torch.nn.attention.flex_attention as flex
+import torch.utils.weak
 from torch._higher_order_ops.flex_attention import flex_attention as operator
 
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
-_MOST_ROWS = 256  # of blocks of a mask that is evaluated here
+_MOST_ROWS = 128  # of blocks of a mask that is created here: 16,384 queries
+_SAMPLED_ROWS = 32  # of a larger one
+_counted = torch.utils.weak.WeakTensorKeyDictionary()  # by block mask: blocks per head, None if unknown
 
 
 def patch():
@@ -99,19 +102,26 @@ def _scores_of_head(block_mask, query, key):
     If the mask depends on unknown data, as of documents, returns all of them as a negative number.
     """
     (rows, columns), sides = (query.size(-2), key.size(-2)), block_mask[-3:-1]
-    block = min(sides[0], rows) * min(sides[1], columns)
-    numbers = [block_mask[2], block_mask[4]]  # of blocks that are masked in part, and of whole ones
-    counted = 0.0
-    for each in numbers:
-        if each is None:
-            continue
-        known = _known(each)
-        if known is None:
-            counted = _blocks_by_evaluation(block_mask[-1], each.shape[:2], rows, columns, sides)
-            break
-        with unfake():
-            counted += known.double().sum(-1).mean().item()
-    return -rows * columns if counted is None else min(math.ceil(counted * block), rows * columns)
+    partly, wholly = block_mask[2], block_mask[4]  # numbers of blocks that are masked in part, and not at all
+    if partly not in _counted:
+        known = [_known(each) for each in (partly, wholly) if each is not None]
+        if any(each is None for each in known):
+            count = len(range(0, rows, sides[0]))
+            step = math.ceil(count / _SAMPLED_ROWS)
+            sampled = range(step // 2, count, step)
+            blocks = _evaluate(block_mask[-1], partly.shape[:2], (rows, columns), sides, sampled)
+            with unfake():
+                blocks = (
+                    None if blocks is None else (blocks[0] + blocks[1]).double().mean((0, 1, 2)).sum().item() * count
+                )
+        else:
+            with unfake():
+                blocks = sum(each.double().sum(-1).mean().item() for each in known)
+        _counted[partly] = blocks
+    blocks = _counted[partly]
+    if blocks is None:
+        return -rows * columns
+    return min(math.ceil(blocks * min(sides[0], rows) * min(sides[1], columns)), rows * columns)
 
 
 def _known(tensor):
@@ -123,22 +133,70 @@ def _known(tensor):
         return None
 
 
-def _blocks_by_evaluation(mask_mod, heads, rows, columns, sides):
-    """Returns the blocks with an unmasked score, by evaluating the mask; None if it reads tensors without data."""
-    starts = range(0, rows, sides[0])
-    sampled = starts[:: math.ceil(len(starts) / _MOST_ROWS)]
-    blocks = 0
-    with unfake(), torch.no_grad():
+def _evaluate(mask_mod, heads, sizes, sides, rows_of_blocks):
+    """Returns which blocks are masked in part, and which not at all, as int8 [batch, heads, rows, columns].
+
+    Evaluates the mask for these rows of blocks. Returns None if it reads tensors without data.
+    """
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    partly, wholly = [], []
+    with unfake(), torch.no_grad(), TransformGetItemToIndex():
         mask = flex._vmap_for_bhqkv(mask_mod, prefix=())
-        b, h, kv = torch.arange(heads[0]), torch.arange(heads[1]), torch.arange(columns)
-        for start in sampled:
+        b, h, kv = torch.arange(heads[0]), torch.arange(heads[1]), torch.arange(sizes[1])
+        for row in rows_of_blocks:
+            q = torch.arange(row * sides[0], min((row + 1) * sides[0], sizes[0]))
             try:
-                scores = mask(b, h, torch.arange(start, min(start + sides[0], rows)), kv)
+                needed = mask(b, h, q, kv)
             except Exception:  # the program's own function, on tensors without data
                 return None
-            if _C.is_fake(scores):
+            if _C.is_fake(needed):
                 return None
-            by_column = scores.expand(*heads, -1, columns).any(2)
-            padded = torch.nn.functional.pad(by_column, (0, -columns % sides[1]))
-            blocks += padded.unflatten(-1, (-1, sides[1])).any(-1).sum().item()
-    return blocks / (heads[0] * heads[1]) * len(starts) / len(sampled)
+            needed = torch.nn.functional.pad(needed.expand(*heads, len(q), sizes[1]), (0, -sizes[1] % sides[1]))
+            needed = needed.unflatten(-1, (-1, sides[1]))
+            whole = needed.all(-1).all(2) if len(q) == sides[0] else torch.zeros(1, dtype=torch.bool)
+            some = needed.any(-1).any(2)
+            wholly.append(whole.expand_as(some).to(torch.int8))
+            partly.append((some & ~whole).to(torch.int8))
+        return torch.stack(partly, 2), torch.stack(wholly, 2)
+
+
+class _Mask:
+    """A mask of a compiled create_block_mask, which computes its blocks without the mask itself in memory."""
+
+    def __init__(self, mask_mod, heads, sizes, device):
+        self.arguments, self.device = (mask_mod, heads, sizes), device
+
+    def blocks(self, sides):
+        _, heads, sizes = self.arguments
+        count = math.ceil(sizes[0] / sides[0])
+        found = _evaluate(*self.arguments, sides, range(count)) if count <= _MOST_ROWS else None
+        shape = (*heads, count, math.ceil(sizes[1] / sides[1]))
+        if found is None:
+            return [torch.empty(shape, dtype=torch.int8, device=self.device) for _ in range(2)]
+        return [torch.tensor(each.tolist(), dtype=torch.int8, device=self.device) for each in found]
+
+
+_create_mask, _convert = flex.create_mask, flex._convert_mask_to_block_mask
+
+
+@functools.wraps(_create_mask)
+def _create(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
+    fused = _C.is_active() and torch.device(device or "cpu").type == "cuda" and _is_compiled()
+    if fused and flex._get_mod_type(mod_fn) == flex._ModificationType.MASK_MOD:
+        return _Mask(mod_fn, (B or 1, H or 1), (Q_LEN, KV_LEN), device)
+    return _create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)
+
+
+@functools.wraps(_convert)
+def _convert_mask(mask, Q_BLOCK_SIZE=128, KV_BLOCK_SIZE=128, separate_full_blocks=False):
+    if not isinstance(mask, _Mask):
+        return _convert(mask, Q_BLOCK_SIZE, KV_BLOCK_SIZE, separate_full_blocks)
+    partly, wholly = mask.blocks((Q_BLOCK_SIZE, KV_BLOCK_SIZE))
+    return (partly, wholly) if separate_full_blocks else (partly + wholly, None)
+
+
+def fuse_masks(fused):
+    """While a mode is active, which torch.compile does not trace: replaces the parts of create_block_mask."""
+    flex.create_mask = _create if fused else _create_mask
+    flex._convert_mask_to_block_mask = _convert_mask if fused else _convert

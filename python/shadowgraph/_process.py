@@ -150,6 +150,7 @@ class _Flags:
             os.environ[cls.sync_load_variable] = "1"
             cls.caches.set_aside()
             _compiled.run_eagerly()
+            _flex_attention.fuse_masks(True)
             if not cls.gpu_is_there:
                 # Libraries check torch.version.cuda in addition to is_available().
                 cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
@@ -167,6 +168,7 @@ class _Flags:
                 return
             torch._C._set_only_lift_cpu_tensors(cls.lift)
             _compiled.run_compiled()
+            _flex_attention.fuse_masks(False)
             cls.caches.bring_back()
             if cls.sync_load_before is None:
                 os.environ.pop(cls.sync_load_variable, None)

@@ -82,6 +82,9 @@ TEST(KernelClass, ByNameAndOperands) {
   EXPECT_EQ(of("aten::gelu", {x}), KernelClass::kTranscendental);
   EXPECT_EQ(of("aten::_softmax", {x}), KernelClass::kSoftmax);
   EXPECT_EQ(of("aten::sum.dim_IntList", {x}), KernelClass::kReduction);
+  EXPECT_EQ(of("aten::_flash_attention_forward", {x}), KernelClass::kAttention);
+  EXPECT_EQ(of("shadowgraph::flex_attention", {x}), KernelClass::kAttention);
+  EXPECT_EQ(of("shadowgraph::flex_attention_backward", {x}), KernelClass::kAttentionBackward);
   EXPECT_EQ(of("aten::native_layer_norm", {x}), KernelClass::kNormalization);
   EXPECT_EQ(of("aten::clone", {x}), KernelClass::kCopy);
   EXPECT_EQ(of("aten::bernoulli_.float", {x}), KernelClass::kRandom);
