@@ -2,6 +2,8 @@
 
 import runpy
 
+import runpy
+
 import pytest
 import torch
 import torch.utils.checkpoint
