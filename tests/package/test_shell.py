@@ -287,7 +287,8 @@ def factory():
     os.close(master)
     assert process.returncode == -signal.SIGINT and printed == b"" and not out.exists()
     assert said.decode().splitlines()[-1] == "shadowgraph: interrupted" and b"Traceback" not in said
-    assert waited < 5, waited  # a second on a quiet machine
+    # A second on a quiet machine. Loading libtorch is not interrupted.
+    assert waited < (5 if during == "capture" else 60), waited
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path):
