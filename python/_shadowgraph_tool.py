@@ -19,7 +19,7 @@ def exit_on_interrupt():
     """Makes Ctrl-C end the process with one line, before C++ can: importing torch takes seconds."""
 
     def end(number, frame):
-        print("\nshadowgraph: interrupted", file=sys.stderr, flush=True)
+        print("\n" * sys.stderr.isatty() + "shadowgraph: interrupted", file=sys.stderr, flush=True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

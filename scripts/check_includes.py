@@ -30,7 +30,7 @@ LAYERS = [
 # {layer: patterns of public headers whose declarations it defines}; the first match applies.
 PUBLIC = {
     "support": ["error", "export", "graph/ids", "names", "options", "units"],
-    "ir": ["graph/*"],
+    "ir": ["graph/*", "interrupt"],
     "core": ["capture/*", "deferred/*"],
     "passes": ["passes/*"],
     "codegen": ["codegen/*"],
@@ -58,6 +58,7 @@ ROOMS["capture/exported"] = [room for room in ROOMS if room != "deferred"]
 ROOM_OF_PUBLIC = {
     "capture/fake": "fake",
     "capture/attention_kernel": "fake",
+    "capture/language_bindings": "fake",
     "capture/process_group": "fake",
     "capture/shape_rules": "fake/rules",
     "capture/functions": "calls",

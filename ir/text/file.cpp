@@ -64,8 +64,9 @@ extern "C" void end_by_interrupt(int signal) {  // calls async-signal-safe funct
   for (const auto& slot : unfinished) {
     if (const char* path = slot.load()) ::unlink(path);
   }
-  constexpr std::string_view kLine = "\nshadowgraph: interrupted\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  std::string_view line = "\nshadowgraph: interrupted\n";
+  if (::isatty(STDERR_FILENO) == 0) line.remove_prefix(1);  // the terminal has shown ^C
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import pty
 import signal
 import subprocess
@@ -251,8 +252,8 @@ def factory():
 
 
 @pytest.mark.parametrize("python", [("-m", "_shadowgraph_tool"), ("-m", "shadowgraph")])
-@pytest.mark.parametrize("seconds", [0.3, 6])
-def test_ctrl_c_ends_in_a_second_with_one_line(python, seconds, tmp_path):
+@pytest.mark.parametrize("during", ["import", "capture"])
+def test_ctrl_c_ends_in_a_second_with_one_line(python, during, tmp_path):
     (tmp_path / "slow.py").write_text("""
 import time, torch
 class Net(torch.nn.Linear):
@@ -270,19 +271,24 @@ def factory():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}) as process:  # fmt: skip
         os.close(terminal)
-        time.sleep(seconds)
+        said = b""
+        while during == "capture" and b"capturing" not in said:  # the line of progress
+            said += os.read(master, 1 << 16)
+        maps = pathlib.Path(f"/proc/{process.pid}/maps")
+        while "libtorch" not in maps.read_text():
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         begin = time.monotonic()
         printed = process.communicate(timeout=60)[0]
         waited = time.monotonic() - begin
-    said = b""
-    with contextlib.suppress(OSError):  # the terminal has no more readers
+    with contextlib.suppress(OSError):  # the terminal has no writers
         while part := os.read(master, 1 << 16):
             said += part
     os.close(master)
     assert process.returncode == -signal.SIGINT and printed == b"" and not out.exists()
     assert said.decode().splitlines()[-1] == "shadowgraph: interrupted" and b"Traceback" not in said
-    assert waited < 5, waited  # a second on a quiet machine
+    # A second on a quiet machine. Loading libtorch is not interrupted.
+    assert waited < (5 if during == "capture" else 60), waited
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path):

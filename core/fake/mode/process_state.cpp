@@ -227,9 +227,8 @@ class AcceleratorScope {
       if (!c10::is_privateuse1_backend_registered()) {
         throw Error(
             "backward on privateuseone: libtorch's autograd engine supports it only under a registered name, which is "
-            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") (in "
-            "Python "
-            "torch.utils.rename_privateuse1_backend) first",
+            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first "
+            "(torch.utils.rename_privateuse1_backend in Python)",
             NodeId(), Error::Fault::kOurs);
       }
       ensure_privateuse1_hooks();
