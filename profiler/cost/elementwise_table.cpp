@@ -244,6 +244,30 @@ MaybeWork per_packed_score(const OperandShapes& call, Work each) {
   return scaled(product_of({sequences, query[kRank - 2], longest_query, longest_key}), each);
 }
 
+// Counts the fast path of nn.MultiheadAttention: `each` per score, and the biases of both projections.
+template <size_t kWeight>
+MaybeWork projected_attention(const OperandShapes& call, Shape query, Shape key, int64_t heads, Work each) {
+  if (query.size() != 3 || key.size() != 3 || call.rank(kWeight) != 2) return std::nullopt;
+  Work work = scaled(product_of({query[0], heads, query[1], key[1]}), each);
+  const int64_t tokens = saturating_multiply(query[0], query[1]), keys = saturating_multiply(key[0], key[1]);
+  const int64_t biases = product_of({2, saturating_add(tokens, keys), query[2]});
+  return Work{saturating_add(work.flops, biases), work.transcendental};
+}
+inline MaybeWork multi_head_attention(const OperandShapes& call, Work each) {
+  return projected_attention<5>(call, call.shape(0), call.shape(1), call.integer(4, 1), each);
+}
+// nn.TransformerEncoderLayer's: also two layer norms (5) and residual sums (1), two biases and the activation.
+inline MaybeWork encoder_layer(const OperandShapes& call, Work each) {
+  const Shape source = call.shape(0);
+  const MaybeWork attention = projected_attention<3>(call, source, source, call.integer(2, 1), each);
+  if (!attention || call.rank(14) != 2) return std::nullopt;
+  const int64_t tokens = saturating_multiply(source[0], source[1]);
+  const Work rest = scaled(saturating_multiply(tokens, source[2]), {13, 0});
+  const Work hidden = scaled(saturating_multiply(tokens, call.shape(14)[0]), call.flag(7) ? Work{5, 1} : Work{2, 0});
+  return Work{saturating_add(attention->flops, saturating_add(rest.flops, hidden.flops)),
+              saturating_add(attention->transcendental, hidden.transcendental)};
+}
+
 // Counts recurrent layers, per token and hidden unit. `mode` is ATen's number: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
 //
 //     relu, tanh  the sum of two products and two biases (3), the activation (1 operation or 1 transcendental)
@@ -557,6 +581,8 @@ constexpr ElementwiseRow kRows[] = {
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
         _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
         _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
+    {K::kMatmul, multi_head_attention, {5, 1}, "_native_multi_head_attention"},
+    {K::kMatmul, encoder_layer, {5, 1}, "_transformer_encoder_layer_fwd"},
     {kByName, per_packed_score<3, 0, 3, 5>, {5, 1}, "_flash_attention_forward"},
     {kByName, per_packed_score<3, 0, 4, 6>, {5, 1}, "_cudnn_attention_forward"},
     {kByName, per_packed_score<4, 0, 4, 6>, {5, 1}, "_efficient_attention_forward"},

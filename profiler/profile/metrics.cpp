@@ -257,6 +257,12 @@ std::vector<ProfileRow> all_rows() {
       [](P p) { return p.device_memory ? &*p.device_memory : nullptr; });
   add("run", run_figures(), false, [](P p) { return p.run ? &*p.run : nullptr; });
   add("time", time_figures(), false, [](P p) { return p.time(); });
+  add("time",
+      std::vector<MetricOf<Profile>>{
+          {"uncovered_calls", kCount,
+           "calls without a FLOP formula, counted only by memory traffic: `seconds` is a lower bound; absent if none",
+           [](P p) { return p.uncovered.empty() ? std::nullopt : std::optional(call_count(p.uncovered)); }}},
+      false, [](P p) { return p.time() != nullptr ? &p : nullptr; });
   add("communication", communication_metrics(), false,
       [](P p) { return p.communication() == nullptr ? std::nullopt : std::optional(p.communication()->total()); });
   add("communication",
@@ -284,6 +290,12 @@ std::string human(const MetricValue& value, MetricUnit unit) {
 }
 
 }  // namespace
+
+int64_t call_count(const std::vector<UncoveredOperator>& operators) {
+  int64_t calls = 0;
+  for (const UncoveredOperator& row : operators) calls += row.count;
+  return calls;
+}
 
 std::string_view to_string(MetricUnit unit) {
   static constexpr std::string_view kNames[] = {"count", "bytes", "seconds", "ratio"};

@@ -246,8 +246,7 @@ namespace {
 // Writes memory beyond live bytes: scratch inside kernels and the caching allocator's statistics.
 std::string memory_text(const Profile& profile) {
   std::string text = metrics_text(profile, TextPart::kScratch);
-  int64_t unknown = 0;
-  for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
+  const int64_t unknown = call_count(profile.unknown_scratch);
   if (unknown > 0) {
     text += fmt::format("  lower bound: scratch memory of {} calls of {} operators is unknown (", unknown,
                         profile.unknown_scratch.size());
@@ -263,9 +262,15 @@ std::string memory_text(const Profile& profile) {
   return text;
 }
 
+std::string lower_bound_text(const Profile& profile, std::string_view reason) {
+  if (profile.uncovered.empty()) return {};
+  return fmt::format("  lower bound: calls {}: {}\n", reason, call_count(profile.uncovered));
+}
+
 std::string time_text(const StepTime& time, const Profile& profile) {
   std::string text =
       fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
+  text += lower_bound_text(profile, "without a FLOP formula, counted only by memory traffic");
   text += metrics_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
@@ -407,7 +412,7 @@ std::string flops_text(const Profile& profile) {
   if (beyond > 0)
     text += fmt::format("  {} of the matmul FLOPs are in operators that FlopCounterMode does not count\n",
                         human_count(beyond));
-  return text;
+  return text + lower_bound_text(profile, "without a FLOP formula, listed below");
 }
 
 std::string own_operators_text(const Profile& profile) {

@@ -61,9 +61,36 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
   return whole;
 }
 
+// Bytes of the intermediate results of nn.MultiheadAttention's fast path, written once and read once: queries, keys and
+// values, these again in the order of heads, and the output of the heads. With a mask, or on the CPU, scores have memory,
+// before and after the softmax. nn.TransformerEncoderLayer's has the hidden activations, too, and norms and residual
+// sums, which read two operands.
+double moved_inside_encoder(const Graph& graph, NodeId node, bool whole_layer) {
+  const auto query = sizes_of(graph, node, whole_layer ? "src" : "query");
+  const Argument* heads = graph.find_argument(node, whole_layer ? "num_heads" : "num_head");
+  if (query.size() != 3 || heads == nullptr || heads->kind != ArgumentKind::kInt) return 0;
+  const auto length = static_cast<double>(query[1]);
+  const double tokens = static_cast<double>(query[0]) * length;
+  const auto width = static_cast<double>(query[2]);
+  double elements = 7 * tokens * width;
+  if (whole_layer) {
+    const auto hidden = sizes_of(graph, node, "ffn_bias_1");
+    elements += 5 * tokens * width + (hidden.empty() ? 0 : tokens * static_cast<double>(hidden[0]));
+  }
+  const Argument* mask = graph.find_argument(node, "mask");
+  if (graph.value(graph.results(node)[0].ref.value).device().is_cpu() ||
+      (mask != nullptr && mask->kind == ArgumentKind::kValue)) {
+    elements += 2 * tokens * length * static_cast<double>(heads->i);
+  }
+  return 2 * elements * static_cast<double>(c10::elementSize(dtype_of(graph, node)));
+}
+
 // Returns the bytes eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand, then fills the copy.
-double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
-  return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+double moved_inside(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
+  const std::string_view name = short_name(graph.target(node).name());
+  if (name == "_native_multi_head_attention") return moved_inside_encoder(graph, node, /*whole_layer=*/false);
+  if (name == "_transformer_encoder_layer_fwd") return moved_inside_encoder(graph, node, /*whole_layer=*/true);
+  return name == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
 }
 
 // Returns true if a convolution's input channels are not a multiple of 16-byte vectors.
@@ -123,7 +150,7 @@ KernelWork KernelWorks::of(NodeId node) {
   work.elementwise = static_cast<double>(flops.elementwise);
   work.transcendental = static_cast<double>(flops.transcendental);
   const auto& traffic = costs_.traffic().of(node);
-  work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
+  work.bytes = static_cast<double>(traffic.total()) + moved_inside(graph_, node, traffic);
   if (hopper_) work.elements = elements_.of(node, work.kind, traffic);
   work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
