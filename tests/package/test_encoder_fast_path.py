@@ -6,8 +6,8 @@ import torch
 import shadowgraph as sg
 
 
-def encoder(**options):
-    layer = torch.nn.TransformerEncoderLayer(256, 8, 512, batch_first=True, **options)
+def encoder(width=256, **options):
+    layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, **options)
     return torch.nn.TransformerEncoder(layer, 2).eval()
 
 
@@ -30,17 +30,20 @@ def both_paths(make, spec, **options):
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_layer_has_the_flops_and_about_the_time_of_its_parts(device, activation, norm_first):
-    options = {"dtype": torch.float16, "spec": "h100"} if device == "cuda" else {}
+def test_a_layer_has_the_flops_of_its_parts(device, activation, norm_first):
     fast, slow = both_paths(lambda: encoder(activation=activation, norm_first=norm_first), "f32[8,128,256]",
-                            device=device, **options)  # fmt: skip
+                            device=device)  # fmt: skip
     assert fast["operators"]["aten::_transformer_encoder_layer_fwd"] == 2
     assert fast["flops"]["forward"] == slow["flops"]["forward"]
     assert fast["elementwise_flops"]["forward"] == pytest.approx(slow["elementwise_flops"]["forward"], rel=0.1)
     assert fast["uncovered_operators"] == []
-    if options:
-        # Busy time; launches are fewer.
-        assert fast["time"]["device_seconds"] == pytest.approx(slow["time"]["device_seconds"], rel=0.5)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_layer_has_about_the_time_of_its_parts(batch):
+    fast, slow = both_paths(lambda: encoder(1024), f"f16[{batch},512,1024]", device="cuda", dtype=torch.float16,
+                            spec="h100")  # fmt: skip
+    assert 0.5 < fast["time"]["device_seconds"] / slow["time"]["device_seconds"] < 1.1
 
 
 def test_attention_alone(device):
@@ -95,9 +98,8 @@ def test_a_padding_mask_and_its_way_out():
     dense = profile_padded(mask, {"enable_nested_tensor": False})
     for reads in ({"left_aligned0": False}, {"bool": False}):
         assert profile_padded(mask, host_reads=reads)["peak"] == dense["peak"]
-    for reads in ({"left_aligned0": True}, "mask full"):
-        with pytest.raises(sg.NoRuleError, match="nested tensor.*enable_nested_tensor=False"):
-            profile_padded(mask, host_reads=reads)
+    with pytest.raises(sg.NoRuleError, match="nested tensor.*enable_nested_tensor=False"):
+        profile_padded(mask, host_reads={"left_aligned0": True})
 
 
 def test_a_known_mask_that_is_not_left_aligned_stays_dense_as_in_eager():
