@@ -61,12 +61,13 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
   return whole;
 }
 
-// Bytes of the intermediate results of nn.MultiheadAttention's fast path, written once and read once: queries, keys and
-// values, these again in the order of heads, and the output of the heads. With a mask, or on the CPU, scores have memory,
-// before and after the softmax. nn.TransformerEncoderLayer's has the hidden activations, too, and norms and residual
-// sums, which read two operands.
+// Sets the kernels of nn.MultiheadAttention's fast path, and the bytes of their results, written once and read once:
+// queries, keys and values, these again in the order of heads, and the output of the heads. With a mask, or on the CPU,
+// scores have memory, before and after the softmax. nn.TransformerEncoderLayer's also has the hidden activations, norms
+// and residual sums, which read two operands.
 void add_kernels_of_encoder(const Graph& graph, NodeId node, bool whole_layer, KernelWork& work) {
-  const auto query = sizes_of(graph, node, whole_layer ? "src" : "query");
+  const char* const source = whole_layer ? "src" : "query";
+  const auto query = sizes_of(graph, node, source);
   const Argument* heads = graph.find_argument(node, whole_layer ? "num_heads" : "num_head");
   if (query.size() != 3 || heads == nullptr || heads->kind != ArgumentKind::kInt) return;
   const auto length = static_cast<double>(query[1]);
@@ -78,7 +79,7 @@ void add_kernels_of_encoder(const Graph& graph, NodeId node, bool whole_layer, K
     elements += 5 * tokens * width + (hidden.empty() ? 0 : tokens * static_cast<double>(hidden[0]));
   }
   const Argument* mask = graph.find_argument(node, "mask");
-  if (graph.value(graph.results(node)[0].ref.value).device().is_cpu() ||
+  if (graph.value(graph.find_argument(node, source)->ref.value).device().is_cpu() ||
       (mask != nullptr && mask->kind == ArgumentKind::kValue)) {
     elements += 2 * tokens * length * static_cast<double>(heads->i);
   }
