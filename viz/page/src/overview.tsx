@@ -132,6 +132,7 @@ export function Overview(): VNode {
         {profile.time && (
           <Card title="estimated time" value={seconds(profile.time.seconds)} to={table('operators', '-time')}>
             on {visible(profile.time.spec, 60)}{profile.time.flop_utilization !== undefined && `, ${percent(profile.time.flop_utilization)} of peak FLOPs`}
+            {uncoveredCalls > 0 && '; lower bound'}
           </Card>
         )}
         <Card title="operators" value={exact(graph.nodeCount)} to={{ view: 'graph' }}>
@@ -168,7 +169,7 @@ export function Overview(): VNode {
           {unknownCalls + uncoveredCalls === 0 && <p>FLOPs and scratch memory of all operators are known.</p>}
           {uncoveredCalls > 0 && (
             <>
-              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs are a lower bound.</p>
+              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs and times are lower bounds.</p>
               <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
             </>
           )}
