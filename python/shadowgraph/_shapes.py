@@ -84,12 +84,15 @@ def register_rule(name: str | torch._ops.OpOverload, function: Callable[..., Any
     Replaces any earlier rule, including built-in ones, for the whole process.
 
     Raises Error for an unknown operator, and for a plain Python function as `name`: captures run it on fake tensors. To
-    give one its own rule, make it an operator with torch.library.custom_op. Exceptions of the function propagate to the caller of the operator.
+    give one its own rule, make it an operator with torch.library.custom_op. Exceptions of the rule propagate to the
+    caller of the operator.
     """
     return _register(name, function, register_rule, False)
 
 
-def register_composite_rule(name: str | torch._ops.OpOverload, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def register_composite_rule(
+    name: str | torch._ops.OpOverload, function: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Registers a replacement for the decomposition of a composite operator, above autograd, on a simulated GPU.
 
     For composite operators that select a kernel by device. Arguments and errors are those of `register_rule`.
@@ -101,12 +104,12 @@ def _register(name, function, register, composite):
     if isinstance(name, torch._ops.OpOverload):
         name = name.name()
     if not isinstance(name, str):
-        shown = getattr(name, "__qualname__", None) or repr(name)
+        shown = getattr(name, "__name__", None) or repr(name)
         raise _C.Error(f"{register.__name__}: expected an operator with overload, \"aten::add.Tensor\" or "
-                       f"torch.ops.aten.add.Tensor, not {shown}. A plain Python function needs no rule: a capture runs it "
-                       "on fake tensors and records the operators that it calls. To give it its own rule, make it an "
-                       f"operator: op = torch.library.custom_op(\"my::{shown.split('.')[-1]}\", {shown}, mutates_args=()), "
-                       f"call op, and register the rule for \"my::{shown.split('.')[-1]}\"")  # fmt: skip
+                       f"torch.ops.aten.add.Tensor, not {shown}. A plain Python function needs no rule: a capture runs "
+                       "it on fake tensors and records the operators that it calls. To give it its own rule, make it an "
+                       f"operator with torch.library.custom_op(\"my::{shown}\", {shown}, mutates_args=()), call that "
+                       f"instead, and register the rule for \"my::{shown}\"")  # fmt: skip
     if function is None:
         return lambda decorated: register(name, decorated)
     _process.install()

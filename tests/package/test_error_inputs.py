@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing._internal.common_methods_invocations import op_db
 
 import shadowgraph as sg
@@ -30,7 +31,7 @@ ALLOWED = {
 def error_of(call):
     try:
         call()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return error
     return None
 
@@ -71,7 +72,8 @@ def test_error_inputs_are_refused(device):
     ("_scaled_dot_product_efficient_attention", "cuda"), ("_scaled_dot_product_cudnn_attention", "cuda"),
     ("_flash_attention_forward", "cuda"), ("_efficient_attention_forward", "cuda")])  # fmt: skip
 def test_attention_of_integers_is_refused(name, device, dtype):
-    extra = {"_scaled_dot_product_efficient_attention": (None, True), "_scaled_dot_product_cudnn_attention": (None, True),
+    extra = {"_scaled_dot_product_efficient_attention": (None, True),
+             "_scaled_dot_product_cudnn_attention": (None, True),
              "_flash_attention_forward": (None, None, 16, 16, 0.0, False, False),
              "_efficient_attention_forward": (None, None, None, None, None, 0.0, 0, True)}.get(name, ())  # fmt: skip
     operator = getattr(torch.ops.aten, name)
@@ -92,8 +94,8 @@ def test_attention_of_integers_is_refused(name, device, dtype):
 def test_masks_of_attention(size, dtype):
     def run():
         x, mask = torch.ones(2, 4, 16, 8), torch.ones(size).to(dtype)
-        calls = [lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask),
-                 lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x, attn_mask=mask)[0]]  # fmt: skip
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        calls = [lambda: F.scaled_dot_product_attention(x, x, x, attn_mask=mask), lambda: fused(x, x, x, attn_mask=mask)]
         return [error_of(call) for call in calls]
 
     real = run()
