@@ -107,9 +107,9 @@ def _register(name, function, register, composite):
         shown = getattr(name, "__name__", None) or repr(name)
         raise _C.Error(f"{register.__name__}: expected an operator with overload, \"aten::add.Tensor\" or "
                        f"torch.ops.aten.add.Tensor, not {shown}. A plain Python function needs no rule: a capture runs "
-                       "it on fake tensors and records the operators that it calls. To give it its own rule, make it an "
-                       f"operator with torch.library.custom_op(\"my::{shown}\", {shown}, mutates_args=()), call that "
-                       f"instead, and register the rule for \"my::{shown}\"")  # fmt: skip
+                       "it on fake tensors and records the operators that it calls. To give it its own rule, make it "
+                       f"an operator with torch.library.custom_op(\"my::{shown}\", {shown}, mutates_args=()), call "
+                       f"that instead, and register the rule for \"my::{shown}\"")  # fmt: skip
     if function is None:
         return lambda decorated: register(name, decorated)
     _process.install()

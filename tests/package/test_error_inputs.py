@@ -95,7 +95,10 @@ def test_masks_of_attention(size, dtype):
     def run():
         x, mask = torch.ones(2, 4, 16, 8), torch.ones(size).to(dtype)
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        calls = [lambda: F.scaled_dot_product_attention(x, x, x, attn_mask=mask), lambda: fused(x, x, x, attn_mask=mask)]
+        calls = [
+            lambda: F.scaled_dot_product_attention(x, x, x, attn_mask=mask),
+            lambda: fused(x, x, x, attn_mask=mask),
+        ]
         return [error_of(call) for call in calls]
 
     real = run()

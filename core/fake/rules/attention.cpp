@@ -419,7 +419,8 @@ void check_dtype(const Tensor& query, std::initializer_list<ScalarType> compiled
   TORCH_CHECK(!on_cuda() || found, message, ", but got ", query.scalar_type());
 }
 void check_flash(const Tensor& query) {
-  check_dtype(query, {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn}, "FlashAttention only support fp16 and bf16 data type");
+  check_dtype(query, {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn},
+              "FlashAttention only support fp16 and bf16 data type");
 }
 void check_efficient(const Tensor& query) {
   check_dtype(query, {at::kHalf, at::kBFloat16, at::kFloat}, "Only fp32, half & bf16 supported!");
