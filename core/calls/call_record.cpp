@@ -83,10 +83,7 @@ TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
 
 Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
   const c10::Device device = fake.simulated_device();
-  return {.bytes = fake.allocated_bytes(),
-          .device_type = device.type(),
-          .device_index = device.index(),
-          .born = born};
+  return {.bytes = fake.allocated_bytes(), .device_type = device.type(), .device_index = device.index(), .born = born};
 }
 
 TensorMeta spec_of(const at::Tensor& fake, StorageId storage) { return spec_of(*as_fake(fake), storage); }

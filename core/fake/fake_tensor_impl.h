@@ -47,9 +47,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   uint32_t mode_id() const { return mode_id_; }
   // Bytes of memory that eager allocates for the storage: none for a ZeroTensor (_efficientzerotensor), which forward
   // mode uses as the tangent of what has none.
-  int64_t allocated_bytes() const {
-    return _is_zerotensor() ? 0 : static_cast<int64_t>(unsafe_storage().nbytes());
-  }
+  int64_t allocated_bytes() const { return _is_zerotensor() ? 0 : static_cast<int64_t>(unsafe_storage().nbytes()); }
   // dim() without recording a size read.
   size_t rank() const { return sizes_and_strides_.size(); }
 

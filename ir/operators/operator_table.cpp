@@ -59,6 +59,9 @@ constexpr OperatorRow kRows[] = {
      .is = kFloatingOnly,
      .same_dtype = "grad_output output"},
     {.names = "log_sigmoid_backward", .same_dtype = "grad_output self"},
+    {.names = "_native_multi_head_attention",
+     .is = kFloatingOnly,
+     .same_dtype = "query key value qkv_weight qkv_bias proj_weight proj_bias"},
     {.names = "native_batch_norm _native_batch_norm_legit _batch_norm_with_update",
      .is = kFloatingOnly,
      .same_dtype = "input",
@@ -71,7 +74,15 @@ constexpr OperatorRow kRows[] = {
     {.names = "nll_loss_backward nll_loss2d_backward", .same_dtype = "grad_output self weight"},
     {.names = "put put_", .same_dtype = "self source"},
     {.names = "rrelu_with_noise_", .same_dtype = "self noise"},
-    {.names = "_scaled_dot_product_flash_attention_for_cpu", .is = kFloatingOnly, .same_dtype = "query key value"},
+    {.names = R"(
+        _cudnn_attention_forward _efficient_attention_forward _flash_attention_forward
+        _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu)",
+     .is = kFloatingOnly,
+     .same_dtype = "query key value"},
+    {.names = "_transformer_encoder_layer_fwd",
+     .is = kFloatingOnly,
+     .same_dtype = "src qkv_weight qkv_bias proj_weight proj_bias ffn_weight_1 ffn_weight_2"},
     {.names = "_trilinear", .same_dtype = "i1 i2 i3"},
     {.names = R"(
         _upsample_bicubic2d_aa upsample_bicubic2d _upsample_bilinear2d_aa upsample_bilinear2d upsample_linear1d

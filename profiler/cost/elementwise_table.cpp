@@ -251,29 +251,28 @@ MaybeWork per_counted_score(const OperandShapes& call, Work each) {
   return scaled(std::abs(call.integer(kScores, 0)), each);
 }
 
-// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer on (batch, tokens, width): biases, and scale
-// and softmax of every score (5 operations, 1 transcendental). A layer also has two norms (5 each), two residual sums,
-// and the activation: gelu (4 and 1) or relu.
-inline MaybeWork attention_fast_path(const OperandShapes& call, int64_t heads) {
-  const Shape input = call.shape(0);
-  if (input.size() != 3) return std::nullopt;
-  Work work = scaled(product_of({input[0], heads, input[1], input[1]}), {5, 1});
-  work.flops = saturating_add(work.flops, product_of({4, product_of(input)}));  // biases of query, key, value, output
-  return work;
+// Counts the fast path of nn.MultiheadAttention: `each` per score, and the biases of both projections.
+template <size_t kWeight>
+MaybeWork projected_attention(const OperandShapes& call, Shape query, Shape key, int64_t heads, Work each) {
+  if (query.size() != 3 || key.size() != 3 || call.rank(kWeight) != 2) return std::nullopt;
+  Work work = scaled(product_of({query[0], heads, query[1], key[1]}), each);
+  const int64_t tokens = saturating_multiply(query[0], query[1]), keys = saturating_multiply(key[0], key[1]);
+  const int64_t biases = product_of({2, saturating_add(tokens, keys), query[2]});
+  return Work{saturating_add(work.flops, biases), work.transcendental};
 }
-inline MaybeWork native_attention(const OperandShapes& call, Work) {
-  return attention_fast_path(call, call.integer(4, 1));
+inline MaybeWork multi_head_attention(const OperandShapes& call, Work each) {
+  return projected_attention<5>(call, call.shape(0), call.shape(1), call.integer(4, 1), each);
 }
-inline MaybeWork encoder_layer(const OperandShapes& call, Work) {
-  MaybeWork work = attention_fast_path(call, call.integer(2, 1));
-  if (!work || call.rank(15) != 1) return std::nullopt;
-  const Shape input = call.shape(0);
-  const int64_t hidden = product_of({input[0], input[1], call.shape(15)[0]});
-  const bool gelu = call.flag(7);
-  work->flops = saturating_add(work->flops, product_of({2 * 5 + 2 + 1, product_of(input)}));
-  work->flops = saturating_add(work->flops, product_of({1 + (gelu ? 4 : 1), hidden}));
-  if (gelu) work->transcendental = saturating_add(work->transcendental, hidden);
-  return work;
+// nn.TransformerEncoderLayer's: also two layer norms (5) and residual sums (1), two biases and the activation.
+inline MaybeWork encoder_layer(const OperandShapes& call, Work each) {
+  const Shape source = call.shape(0);
+  const MaybeWork attention = projected_attention<3>(call, source, source, call.integer(2, 1), each);
+  if (!attention || call.rank(14) != 2) return std::nullopt;
+  const int64_t tokens = saturating_multiply(source[0], source[1]);
+  const Work rest = scaled(saturating_multiply(tokens, source[2]), {13, 0});
+  const Work hidden = scaled(saturating_multiply(tokens, call.shape(14)[0]), call.flag(7) ? Work{5, 1} : Work{2, 0});
+  return Work{saturating_add(attention->flops, saturating_add(rest.flops, hidden.flops)),
+              saturating_add(attention->transcendental, hidden.transcendental)};
 }
 
 // Counts recurrent layers, per token and hidden unit. `mode` is ATen's number: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
@@ -605,6 +604,8 @@ constexpr ElementwiseRow kRows[] = {
         _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
         _scaled_dot_product_fused_attention_overrideable_backward)"},
     {kByName, per_packed_score<3, 1, 9, 11>, {5, 1}, "_cudnn_attention_backward"},
+    {K::kMatmul, multi_head_attention, {5, 1}, "_native_multi_head_attention"},
+    {K::kMatmul, encoder_layer, {5, 1}, "_transformer_encoder_layer_fwd"},
     {kByName, per_packed_score<3, 0, 3, 5>, {5, 1}, "_flash_attention_forward"},
     {kByName, per_packed_score<3, 0, 4, 6>, {5, 1}, "_cudnn_attention_forward"},
     {kByName, per_packed_score<4, 0, 4, 6>, {5, 1}, "_efficient_attention_forward"},
@@ -616,8 +617,6 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_packed_score<3, 1, 6, 8>, {5, 1}, "torch_attn::_varlen_attn_backward"},
     {kByName, per_counted_score<3>, {5, 1}, "shadowgraph::flex_attention"},
     {kByName, per_counted_score<6>, {5, 1}, "shadowgraph::flex_attention_backward"},
-    {kByName, native_attention, kOne, "_native_multi_head_attention"},
-    {kByName, encoder_layer, kOne, "_transformer_encoder_layer_fwd"},
     {kByName, mkldnn_rnn<9>, kOne, "mkldnn_rnn_layer"},
     {kByName, mkldnn_rnn<14>, {2, 0}, "mkldnn_rnn_layer_backward"},
     {kByName, cudnn_rnn<6>, kOne, "_cudnn_rnn"},

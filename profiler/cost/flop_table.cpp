@@ -444,19 +444,28 @@ Count flex_attention(const OperandShapes& call) {
                                     saturating_multiply(kOfValue, call.shape(kQuery + 2)[3]))});
 }
 
-// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: the input (batch, tokens, width) times each
-// of the weights, scores and values.
-template <size_t... kWeights>
+// ---- The inference fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer
+
+// Projections of queries, keys and values by arguments kWeight, scores, values, and the projection by kWeight + 2.
+template <size_t kWeight>
+Count projected_attention(const OperandShapes& call, Shape query, Shape key) {
+  const Shape in = call.shape(kWeight), out = call.shape(kWeight + 2);
+  if (query.size() != 3 || key.size() != 3 || in.size() != 2 || out.size() != 2 || in[0] % 3 != 0) return std::nullopt;
+  const int64_t tokens = saturating_multiply(query[0], query[1]), keys = saturating_multiply(key[0], key[1]);
+  const int64_t rows = saturating_add(tokens, saturating_multiply(2, keys));
+  const int64_t projections =
+      saturating_add(product_of({rows, in[0] / 3, in[1]}), product_of({tokens, out[0], out[1]}));
+  return saturating_multiply(kFlopsPerMac, saturating_add(projections, product_of({2, tokens, key[1], in[0] / 3})));
+}
+Count multi_head_attention(const OperandShapes& call) {
+  return projected_attention<5>(call, call.shape(0), call.shape(1));
+}
 Count encoder_layer(const OperandShapes& call) {
-  const Shape input = call.shape(0);
-  if (input.size() != 3) return std::nullopt;
-  int64_t weights = 0;
-  for (const size_t weight : {kWeights...}) {
-    if (call.rank(weight) != 2) return std::nullopt;
-    weights = saturating_add(weights, product_of(call.shape(weight)));
-  }
-  return saturating_add(product_of({kFlopsPerMac, input[0], input[1], weights}),
-                        product_of({2 * kFlopsPerMac, input[0], input[1], input[1], input[2]}));
+  const Shape source = call.shape(0);
+  const Count attention = projected_attention<3>(call, source, source);
+  if (!attention) return std::nullopt;
+  const int64_t weights = saturating_add(product_of(call.shape(14)), product_of(call.shape(16)));
+  return saturating_add(*attention, product_of({kFlopsPerMac, source[0], source[1], weights}));
 }
 
 // ---- Recurrent layers: the matrix products of the gates, once per token of the batch --------------------------------
@@ -563,6 +572,8 @@ constexpr FlopRow kFlopRows[] = {
         _scaled_dot_product_cudnn_attention)"},
     {attention, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_flash_attention_for_cpu"},
     {attention, false, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_fused_attention_overrideable"},
+    {multi_head_attention, false, "2 B (Sq + 2 Sk) E^2 + 4 B Sq Sk E + 2 B Sq E^2", "_native_multi_head_attention"},
+    {encoder_layer, false, "2 B S (4 E^2 + 2 S E + 2 E F)", "_transformer_encoder_layer_fwd"},
     {attention_backward, true, "2 B H Sq Sk (3D + 2Dv)", R"(
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
         _scaled_dot_product_cudnn_attention_backward)"},
@@ -583,8 +594,6 @@ constexpr FlopRow kFlopRows[] = {
     {varlen_attention_backward<3>, false, "2 B H Sq Sk (3D + 2Dv), per sequence", "torch_attn::_varlen_attn_backward"},
     {flex_attention<0, 3, 1, 1>, false, "2 scores (D + Dv)", "shadowgraph::flex_attention"},
     {flex_attention<1, 6, 3, 2>, false, "2 scores (3D + 2Dv)", "shadowgraph::flex_attention_backward"},
-    {encoder_layer<5, 7>, false, "2 B S prod(weights) + 4 B S S E", "_native_multi_head_attention"},
-    {encoder_layer<3, 5, 14, 16>, false, "2 B S prod(weights) + 4 B S S E", "_transformer_encoder_layer_fwd"},
 
     {mkldnn_rnn, false, "2 T N prod(matrices)", "mkldnn_rnn_layer"},
     {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},

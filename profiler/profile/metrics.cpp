@@ -298,6 +298,12 @@ std::string human(const MetricValue& value, MetricUnit unit) {
 
 }  // namespace
 
+int64_t call_count(const std::vector<UncoveredOperator>& operators) {
+  int64_t calls = 0;
+  for (const UncoveredOperator& row : operators) calls += row.count;
+  return calls;
+}
+
 std::string_view to_string(MetricUnit unit) {
   static constexpr std::string_view kNames[] = {"count", "bytes", "seconds", "ratio"};
   return kNames[static_cast<size_t>(unit)];

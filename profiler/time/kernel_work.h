@@ -130,6 +130,9 @@ struct KernelWork {
   std::optional<ProductShape> product;
   double blocks = 1;  // of attention: work relative to the FLOP count
   double kernel = 1;  // of attention: time of its kernel relative to FlashAttention-2
+  // Of operators that run several kernels, one after the other: their number, and bytes of results between them.
+  double kernels = 1;
+  double between = 0;
 };
 
 struct KernelSeconds {

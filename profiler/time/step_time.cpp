@@ -67,6 +67,33 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
   return whole;
 }
 
+// Sets the kernels of nn.MultiheadAttention's fast path, and the bytes of their results, written once and read once:
+// queries, keys and values, these again in the order of heads, and the output of the heads. With a mask, or on the CPU,
+// scores have memory, before and after the softmax. nn.TransformerEncoderLayer's also has the hidden activations, norms
+// and residual sums, which read two operands.
+void add_kernels_of_encoder(const Graph& graph, NodeId node, bool whole_layer, KernelWork& work) {
+  const char* const source = whole_layer ? "src" : "query";
+  const auto query = sizes_of(graph, node, source);
+  const Argument* heads = graph.find_argument(node, whole_layer ? "num_heads" : "num_head");
+  if (query.size() != 3 || heads == nullptr || heads->kind != ArgumentKind::kInt) return;
+  const auto length = static_cast<double>(query[1]);
+  const double tokens = static_cast<double>(query[0]) * length;
+  const auto width = static_cast<double>(query[2]);
+  double elements = 7 * tokens * width;
+  if (whole_layer) {
+    const auto hidden = sizes_of(graph, node, "ffn_bias_1");
+    elements += 5 * tokens * width + (hidden.empty() ? 0 : tokens * static_cast<double>(hidden[0]));
+  }
+  const Argument* mask = graph.find_argument(node, "mask");
+  if (graph.value(graph.find_argument(node, source)->ref.value).device().is_cpu() ||
+      (mask != nullptr && mask->kind == ArgumentKind::kValue)) {
+    elements += 2 * tokens * length * static_cast<double>(heads->i);
+  }
+  // Two projections, the order of heads, attention, its bias; two norms, two sums, two products.
+  work.kernels = whole_layer ? 11 : 5;
+  work.between = 2 * elements * static_cast<double>(c10::elementSize(work.dtype));
+}
+
 // Returns the bytes eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand, then fills the copy.
 double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
   return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
@@ -103,7 +130,7 @@ double KernelSeconds::total() const { return fixed + std::max(compute, memory) +
 constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
 
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
-  KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
+  KernelSeconds seconds{.fixed = work.kernels * spec.fixed(work.kind)};
   const bool hopper = spec.gpu && is_hopper(spec) && !spec.classes.contains(work.kind);
   const double bytes = std::max(0.0, work.bytes + (hopper ? work.elements.again : 0));
   if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
@@ -128,6 +155,7 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   }
   if (spec.vector > 0) seconds.compute += work.elementwise / spec.vector;
   if (spec.transcendental > 0) seconds.compute += work.transcendental / spec.transcendental;
+  if (work.between > 0) seconds.after += work.between / spec.memory_rate(KernelClass::kPointwise, work.between);
   return seconds;
 }
 
@@ -150,6 +178,11 @@ KernelWork KernelWorks::of(NodeId node) {
   if (hopper_) work.elements = elements_.of(node, work.kind, traffic);
   work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
+  if (const std::string_view name = short_name(graph_.target(node).name()); name == "_native_multi_head_attention") {
+    add_kernels_of_encoder(graph_, node, /*whole_layer=*/false, work);
+  } else if (name == "_transformer_encoder_layer_fwd") {
+    add_kernels_of_encoder(graph_, node, /*whole_layer=*/true, work);
+  }
   if (is_attention(work.kind)) {
     work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
     work.kernel = attention_kernel(short_name(graph_.target(node).name()), work.kind, work.dtype);

@@ -205,6 +205,7 @@ class Profile:
     time_waiting_seconds: Final[float | None]
     time_flop_utilization: Final[float | None]
     time_calls: Final[int | None]
+    time_uncovered_calls: Final[int | None]
     communication_calls: Final[int | None]
     communication_payload_bytes: Final[int | None]
     communication_wire_bytes: Final[int | None]

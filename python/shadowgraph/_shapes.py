@@ -68,14 +68,14 @@ def _of_mode(graph, mode):
     return mode._options["profile"], data_sizes or {}
 
 
-def register_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def register_rule(name: str | torch._ops.OpOverload, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Registers a shape rule for an operator: a function that computes its results on fake tensors.
 
         @sg.register_rule("aten::gelu")
         def _(x, *, approximate):
             return torch.empty_like(x)
 
-    name: operator with overload, "aten::add.Tensor".
+    name: operator with overload, "aten::add.Tensor" or torch.ops.aten.add.Tensor.
     function: called with the arguments of the operator's schema, keyword-only ones by name; returns its results. Fake
         tensors report the simulated device (`x.is_cuda`). Results keep the device on which the function creates them;
         those on "meta" get the operator's device (see `register_devices`). The function must not read data. Operators
@@ -83,12 +83,16 @@ def register_rule(name: str, function: Callable[..., Any] | None = None) -> Call
 
     Replaces any earlier rule, including built-in ones, for the whole process.
 
-    Raises Error for an unknown operator. Exceptions of the function propagate to the caller of the operator.
+    Raises Error for an unknown operator, and for a plain Python function as `name`: captures run it on fake tensors. To
+    give one its own rule, make it an operator with torch.library.custom_op. Exceptions of the rule propagate to the
+    caller of the operator.
     """
     return _register(name, function, register_rule, False)
 
 
-def register_composite_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def register_composite_rule(
+    name: str | torch._ops.OpOverload, function: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Registers a replacement for the decomposition of a composite operator, above autograd, on a simulated GPU.
 
     For composite operators that select a kernel by device. Arguments and errors are those of `register_rule`.
@@ -97,6 +101,15 @@ def register_composite_rule(name: str, function: Callable[..., Any] | None = Non
 
 
 def _register(name, function, register, composite):
+    if isinstance(name, torch._ops.OpOverload):
+        name = name.name()
+    if not isinstance(name, str):
+        shown = getattr(name, "__name__", None) or repr(name)
+        raise _C.Error(f"{register.__name__}: expected an operator with overload, \"aten::add.Tensor\" or "
+                       f"torch.ops.aten.add.Tensor, not {shown}. A plain Python function needs no rule: a capture runs "
+                       "it on fake tensors and records the operators that it calls. To give it its own rule, make it "
+                       f"an operator with torch.library.custom_op(\"my::{shown}\", {shown}, mutates_args=()), call "
+                       f"that instead, and register the rule for \"my::{shown}\"")  # fmt: skip
     if function is None:
         return lambda decorated: register(name, decorated)
     _process.install()

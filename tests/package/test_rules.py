@@ -125,6 +125,19 @@ def test_rules_that_fail():
         assert torch.ops.sgrules.unknown(x).shape == (3,)  # and execution continues
 
 
+def test_plain_functions_and_operators_as_names(gelu_again):
+    def fuse(x):
+        return x * 2
+
+    for arguments in ((fuse,), (fuse, fuse), (torch.nn.functional.linear, fuse), (torch.ops.aten.add, fuse)):
+        with pytest.raises(sg.Error, match=r"expected an operator with overload.*torch\.library\.custom_op"):
+            sg.register_rule(*arguments)
+    # What the message says works: the function as an operator with its own rule.
+    operator = torch.library.custom_op("rules_test::fuse", fuse, mutates_args=(), schema="(Tensor x) -> Tensor")
+    sg.register_rule(torch.ops.rules_test.fuse.default, lambda x: x.new_empty(3, 5))
+    assert sg.capture(operator, "f32[2]").find("rules_test::fuse")[0].outputs[0].shape == (3, 5)
+
+
 def test_unknown_operators_run_on_zeros():
     with sg.fake("cuda"), pytest.raises(sg.NoRuleError):
         torch.ops.sgrules.twice(torch.empty(3, device="cuda"))

@@ -148,6 +148,25 @@ Sizes as_read(std::string_view op, Sizes sizes) {
   return sizes;
 }
 
+// B 2, S 5, E 12, 3 heads, F 24. Projections 2 * 10 * 12*36, scores and values 2 * 2*10*5*12, the output's 2 * 10 * 12*12.
+TEST(FlopTable, FastPathOfEncoders) {
+  Call attention;
+  attention.tensor({2, 5, 12}).tensor({2, 5, 12}).tensor({2, 5, 12}).number(12).number(3);
+  attention.tensor({36, 12}).tensor({36}).tensor({12, 12}).tensor({12});
+  EXPECT_EQ(attention.flops("aten::_native_multi_head_attention"), 8640 + 2400 + 2880);
+  // Keys of 7 tokens: 2 * (10 + 2*14) * 12*12, 2 * 2*10*7*12
+  Call crossed;
+  crossed.tensor({2, 5, 12}).tensor({2, 7, 12}).tensor({2, 7, 12}).number(12).number(3);
+  crossed.tensor({36, 12}).tensor({36}).tensor({12, 12}).tensor({12});
+  EXPECT_EQ(crossed.flops("aten::_native_multi_head_attention"), 10944 + 3360 + 2880);
+  Call layer;
+  layer.tensor({2, 5, 12}).number(12).number(3).tensor({36, 12}).tensor({36}).tensor({12, 12}).tensor({12});
+  layer.number(0).number(0).number(1e-5).tensor({12}).tensor({12}).tensor({12}).tensor({12});
+  layer.tensor({24, 12}).tensor({24}).tensor({12, 24}).tensor({12});
+  // and 2 * 2 * 10 * 12*24
+  EXPECT_EQ(layer.flops("aten::_transformer_encoder_layer_fwd"), 13920 + 11520);
+}
+
 TEST(FlopTable, Attention) {
   // B 2, H 4, Sq 3, Sk 5, D 8, Dv 6: 2 * 2*4*3*5 * (8 + 6)
   for (const char* op :

@@ -6,6 +6,8 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/_nested_tensor_from_mask_left_aligned.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -225,13 +227,30 @@ std::optional<HostReadValues::Assumed> assumed_number(const at::Tensor& tensor) 
   return HostReadValues::Assumed{value->item(), "assumed by " + names_of(assumptions)};
 }
 
+constexpr const char* kDenseEncoder =
+    "; nn.TransformerEncoder keeps dense tensors with enable_nested_tensor=False, or if its mask is not left aligned "
+    "(host_reads {\"left_aligned0\": False})";
+
+// Returns whether nested tensors can be made from a mask with known contents: nn.TransformerEncoder asks for it.
+std::optional<HostReadValues::Assumed> known_alignment(const at::Tensor& tensor, const at::Tensor& mask) {
+  const auto known = known_value(mask);
+  if (!known) return std::nullopt;
+  note_read(assumptions_of(mask));
+  const RealCalls real;
+  const bool aligned = at::_nested_tensor_from_mask_left_aligned(at::zeros({1}).expand(tensor.sizes()), *known);
+  return HostReadValues::Assumed{aligned, "of a mask with known contents"};
+}
+
 // Returns a user-provided value for a host read (item(), equal()). Returns false for other calls.
 bool provide_host_read(const OperatorInfo& info, Stack* stack) {
   static const c10::OperatorHandle item =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
   static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
+  static const c10::OperatorHandle aligned =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_nested_tensor_from_mask_left_aligned", "");
   const bool is_equal = info.key == OperatorInfo::of(equal).key;
-  if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
+  const bool is_aligned = info.key == OperatorInfo::of(aligned).key;
+  if (!is_equal && !is_aligned && info.key != OperatorInfo::of(item).key) return false;
   static auto* none = new HostReadValues;  // outside a mode no values are provided
   ModeState* mode = thread_state.mode;
   HostReadValues& values = mode != nullptr ? mode->host_read_values : *none;
@@ -250,12 +269,19 @@ bool provide_host_read(const OperatorInfo& info, Stack* stack) {
                   : c10::Scalar(true);
     }
   }
-  if (!value) {
+  if (is_aligned) {
+    const at::Tensor mask = stack->back().toTensor();
+    try {
+      value = values.read(info.name, "left_aligned", mask, source, [&] { return known_alignment(self, mask); });
+    } catch (const DataDependentError& error) {
+      throw DataDependentError(std::string(error.what_without_backtrace()) + kDenseEncoder);
+    }
+  } else if (!value) {
     value = values.read(info.name, is_equal ? "equal" : "item", self, source,
                         [&] { return is_equal ? std::nullopt : assumed_number(self); });
   }
   torch::jit::drop(*stack, info.argument_count);
-  if (is_equal) {
+  if (is_equal || is_aligned) {
     stack->emplace_back(value->toBool());
   } else {
     stack->emplace_back(*value);
@@ -342,6 +368,9 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered later
         info.op.redispatchBoxed(meta_keys, stack);
         return;
+      }
+      if (info.name.find("nested_tensor") != std::string::npos) {
+        throw NoRuleError(info.name + " creates a nested tensor, which fake tensors do not support" + kDenseEncoder);
       }
       throw NoRuleError(info.name +
                         " has no shape rule, no decomposition and no Meta kernel. Register a rule with "

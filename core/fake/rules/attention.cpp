@@ -395,6 +395,10 @@ TwoTensors flash_for_cpu(const Tensor& query, const Tensor& key, const Tensor& v
   TORCH_CHECK(dropout == 0.0, "scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0");
   TORCH_CHECK(query.size(3) == value.size(3) && key.size(3) == value.size(3),
               "scaled_dot_product_attention_flash_attention: Q/K/V should have the same head size");
+  TORCH_CHECK(!given(mask) || mask->scalar_type() == at::kFloat || mask->scalar_type() == query.scalar_type(),
+              "scaled_dot_product_attention_flash_attention: Attention mask is the same data type as query");
+  TORCH_CHECK(!given(mask) || mask->dim() == 2 || mask->dim() == 4,
+              "scaled_dot_product_attention_flash_attention: Attention mask dim in {2, 4}");
   const ScalarType accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return {rules::empty_like(query),
           rules::empty({query.size(0), query.size(2), query.size(1)}, accumulate).transpose(1, 2)};
@@ -410,6 +414,22 @@ ThreeTensors flash_for_cpu_backward(const Tensor& grad_out, const Tensor& query,
 
 // ---- CUDA. Sizes and dtypes match torch/_meta_registrations.py of 2.13.0.
 
+// The kernels are compiled for these dtypes only. float8 operands are computed in another one (sdpa_flash_scaled).
+void check_dtype(const Tensor& query, std::initializer_list<ScalarType> compiled, const char* message) {
+  const bool found = std::find(compiled.begin(), compiled.end(), query.scalar_type()) != compiled.end();
+  TORCH_CHECK(!on_cuda() || found, message, ", but got ", query.scalar_type());
+}
+void check_flash(const Tensor& query) {
+  check_dtype(query, {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn},
+              "FlashAttention only support fp16 and bf16 data type");
+}
+void check_efficient(const Tensor& query) {
+  check_dtype(query, {at::kHalf, at::kBFloat16, at::kFloat}, "Only fp32, half & bf16 supported!");
+}
+void check_cudnn(const Tensor& query) {
+  check_dtype(query, {at::kHalf, at::kBFloat16}, "cuDNN attention supports float16 and bfloat16");
+}
+
 // Two 64-bit words of Philox state, and a result that is no longer used.
 Tensor flash_random_state() { return rules::empty({2}, at::kUInt64); }
 Tensor flash_unused() { return rules::empty({}, at::kUInt64); }
@@ -423,6 +443,7 @@ Tensor flash_debug_mask(const Tensor& query, int64_t heads, int64_t longest_quer
 
 FusedResults sdpa_flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout, bool is_causal,
                         bool return_debug_mask, std::optional<double> scale) {
+  check_flash(query);
   const int64_t heads = query.size(1);
   const int64_t longest_query = query.size(2);
   const int64_t longest_key = key.size(2);
@@ -462,6 +483,7 @@ Tensor efficient_bias_gradient(const Tensor& bias) {
 
 FourTensors sdpa_efficient(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
                            bool compute_logsumexp, double dropout, bool is_causal, std::optional<double> scale) {
+  check_efficient(query);
   const int64_t length = efficient_logsumexp_length(query.size(2), compute_logsumexp);
   return {empty_bshd({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type()),
           rules::empty({query.size(0), query.size(1), length}, at::kFloat), philox_word(), philox_word()};
@@ -481,6 +503,7 @@ FourTensors sdpa_efficient_backward(const Tensor& grad_out, const Tensor& query,
 FusedResults sdpa_cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
                         bool compute_logsumexp, double dropout, bool is_causal, bool return_debug_mask,
                         std::optional<double> scale) {
+  check_cudnn(query);
   const int64_t sizes[] = {query.size(0), query.size(1), query.size(2), value.size(3)};
   Tensor logsumexp;
   if (compute_logsumexp) logsumexp = rules::empty({sizes[0], sizes[1], sizes[2], 1}, at::kFloat);
@@ -512,6 +535,7 @@ FiveTensors flash_forward(const Tensor& query, const Tensor& key, const Tensor& 
                           std::optional<int64_t> window_right, const OptionalTensor& seqused_k,
                           const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
                           std::optional<int64_t> num_splits) {
+  check_flash(query);
   const int64_t heads = query.size(-2);
   const bool packed = given(cum_seq_q);
   return {rules::empty_like(query),
@@ -527,6 +551,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_f
     const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, std::optional<int64_t> max_q,
     std::optional<int64_t> max_k, double dropout, int64_t custom_mask_type, bool compute_logsumexp,
     std::optional<double> scale, const OptionalTensor& seqlen_k, std::optional<int64_t> window_size) {
+  check_efficient(query);
   const bool packed = given(cu_seqlens_q);
   TORCH_CHECK(!packed || max_q.has_value(), "_efficient_attention_forward: cu_seqlens_q requires max_seqlen_q");
   const int64_t longest_query = packed ? *max_q : query.size(1);

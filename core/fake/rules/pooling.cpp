@@ -34,10 +34,14 @@ void check_input(const Tensor& input, int64_t spatial, const char* name) {
 
 Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
                   IntArrayRef dilation, bool ceil_mode) {
-  TORCH_CHECK(input.dim() == 2 || input.dim() == 3, "max_pool1d() Expected 2D or 3D input tensor, but got ",
+  TORCH_CHECK((input.dim() == 2 || input.dim() == 3) && input.size(-2) != 0 && input.size(-1) != 0,
+              "max_pool1d: Expected 2D or 3D (batch mode) tensor with optional 0 dim batch size for input, but got:",
               input.sizes());
   const auto one = [](IntArrayRef values, int64_t otherwise) { return values.empty() ? otherwise : values[0]; };
   const int64_t step = one(stride, one(kernel, 1));
+  TORCH_CHECK(one(kernel, 1) > 0, "max_pool1d() kernel_size must be greater than zero, but got ", one(kernel, 1));
+  TORCH_CHECK(step > 0, "max_pool1d() stride must be greater than zero, but got ", step);
+  TORCH_CHECK(one(dilation, 1) > 0, "max_pool1d() dilation must be greater than zero, but got ", one(dilation, 1));
   const int64_t size = at::native::pooling_output_shape(input.size(-1), one(kernel, 1), one(padding, 0), step,
                                                         one(dilation, 1), ceil_mode);
   TORCH_CHECK(size > 0, "max_pool1d() Invalid computed output size: ", size);

@@ -171,7 +171,7 @@ export function Overview(): VNode {
           {unknownCalls + uncoveredCalls === 0 && <p>FLOPs and scratch memory of all operators are known.</p>}
           {uncoveredCalls > 0 && (
             <>
-              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs are a lower bound.</p>
+              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs and times are lower bounds.</p>
               <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
             </>
           )}
