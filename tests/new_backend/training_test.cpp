@@ -1,4 +1,4 @@
-// Models of the zoo train on examples/new_backend's device: forward, backward and AdamW, as on the CPU.
+// Models of the zoo train on examples/new_backend's device (forward, backward, AdamW) as on the CPU.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -63,7 +63,7 @@ TEST_P(ModelOnTheHost, TrainsAsOnTheCpu) {
   }
   EXPECT_LT(device.losses.back(), device.losses.front());
   const auto fallbacks = host::fallbacks();
-  EXPECT_TRUE(fallbacks.contains("aten::addcdiv.out"));  // of the optimizer
+  EXPECT_TRUE(fallbacks.contains("aten::addcdiv.out"));  // called by the optimizer
   EXPECT_TRUE(fallbacks.contains("aten::nll_loss_backward.grad_input"));
 }
 
