@@ -1,4 +1,4 @@
-// The model of PyTorch's caching allocator: settings against libtorch's own parser, sums from its rules written out, and
+// The model of PyTorch's caching allocator: settings compared with libtorch's own parser, hand-computed sums, and
 // invariants under random programs.
 #include <c10/core/AllocatorConfig.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ TEST(AllocatorSettings, MeanWhatLibtorchTakesThemFor) {
                                  "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
                                  "roundup_power2_divisions:[64:8,>:16] , max_split_size_mb : 30",
                                  "large_segment_size_mb:40,max_split_size_mb:60"}) {
-    // The parser keeps what it was told before: back to the defaults first.
+    // The parser keeps earlier settings, so reset to the defaults first.
     Config::instance().parseArgs(
         "large_segment_size_mb:20,expandable_segments:False,roundup_power2_divisions:[1:0,>:0]");
     Config::instance().parseArgs(text);
@@ -92,7 +92,7 @@ TEST(CachingAllocator, SmallRequestsShareSegmentsOfTwoMebibytes) {
   EXPECT_EQ(allocator.stats().reserved.current, 2 * kMiB);
   EXPECT_EQ(allocator.stats().inactive_split.current, 2 * kMiB - 1536);
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 512);
-  allocator.allocate(kMiB);  // still small, and fits beside them no more than once
+  allocator.allocate(kMiB);  // a small request, too large for the space left in the segment
   allocator.allocate(kMiB);
   EXPECT_EQ(allocator.stats().reserved.current, 4 * kMiB);
   EXPECT_EQ(allocator.stats().segments.current, 2);
@@ -157,7 +157,7 @@ TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerReque
   EXPECT_EQ(allocator.stats().reserved.current, (30 + 64 + 100 + 60) * kMiB) << "100 exceed 60 by more than 20";
 }
 
-// The very sizes of PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
+// Sizes from PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
 TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
   const auto rounded = [](const char* settings, int64_t bytes) {
     CachingAllocator allocator(AllocatorSettings::parse(settings));
@@ -236,13 +236,13 @@ TEST(CachingAllocator, GarbageIsCollectedBeyondTheThreshold) {
       AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 200 * kMiB);
   for (const int64_t size : {30, 40, 50}) allocator.free(allocator.allocate(size * kMiB));
   EXPECT_EQ(allocator.stats().reserved.current, 120 * kMiB);
-  allocator.allocate(60 * kMiB);  // 120 are more than 100: what is older than the average goes
+  allocator.allocate(60 * kMiB);  // 120 exceed 100: segments older than the average are released
   EXPECT_LT(allocator.stats().reserved.current, 180 * kMiB);
   EXPECT_EQ(allocator.stats().retries, 0);
 }
 
-// Ages are searches since a block was freed. Three segments are free, for three searches, one and one: the average is
-// 5/3, and only the first is collected.
+// A segment's age is the number of searches since it was freed. The three free segments have ages 3, 1 and 1: the
+// average is 5/3, so only the first is collected.
 TEST(CachingAllocator, TheOldestGarbageIsCollected) {
   CachingAllocator allocator(
       AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 400 * kMiB);
@@ -257,7 +257,7 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
   allocator.free(b);
   allocator.free(c);
   EXPECT_EQ(allocator.stats().reserved.current, 216 * kMiB);
-  allocator.allocate(70 * kMiB);  // 216 are more than 200
+  allocator.allocate(70 * kMiB);  // 216 exceed 200
   EXPECT_EQ(allocator.stats().reserved.current, (216 - 30 + 70) * kMiB);
   std::vector<int64_t> collected;
   for (const CachingAllocator::Event& event : allocator.history()) {
@@ -382,7 +382,7 @@ TEST(CachingAllocator, ADeviceSmallerThanAPageHoldsNothing) {
   }
 }
 
-// Files may state any size; sums of what is reserved stay within a petabyte.
+// Sizes in files may be arbitrary; the total of reserved memory is limited to a petabyte.
 TEST(CachingAllocator, SizesThatNoSumHoldsAreRefused) {
   constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
   for (const char* settings : {"", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"}) {

@@ -1,4 +1,4 @@
-// What elements take in kernels on GPUs, whatever they move: sums written out. bench/gpu holds them against an H100.
+// Per-element cost of GPU kernels, independent of bytes: hand-computed sums. bench/gpu compares it with an H100.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ Argument flag(bool value) { return Argument::of_bool(value); }
 
 class Paces : public ::testing::Test {
  protected:
-  // A value of the same elements whose dimensions lie otherwise.
+  // A value with the same elements in another dimension order.
   ValueId turned(const TestGraph::Call& call, std::vector<int64_t> sizes, std::vector<int64_t> strides,
                  c10::ScalarType dtype = c10::kFloat) {
     const auto view = t.call("aten::alias", {call}, {});

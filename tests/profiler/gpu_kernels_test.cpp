@@ -1,5 +1,5 @@
-// The laws of kernels on GPUs, as docs/time.md states them: sums written out. bench/published holds them against
-// measurements of others.
+// GPU kernel time models, as stated in docs/time.md: hand-computed sums. bench/published compares them with published
+// measurements.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace {
 
 using shadowgraph::testing::TestGraph;
 
-// 100 multiprocessors, each of 1e10 FLOP/s in float32, and a stream of 1e12 B/s of which products move 85 %.
+// 100 multiprocessors with 1e10 FLOP/s each in float32, and 1e12 B/s of memory bandwidth, of which matrix products
+// reach 85 %.
 DeviceSpec hundred() {
   DeviceSpec spec;
   spec.bandwidth = 2e12;
@@ -36,7 +37,7 @@ double product(double rows, double columns, double inner, double batch = 1) {
 TEST(GpuProduct, OneTileMoreThanAWaveIsAWaveMore) {
   const double tile = 2.0 * 128 * 256 * 4096 / 1e10 + 3e-6;
   EXPECT_NEAR(product(100.0 * 128, 256, 4096), tile, 1e-9);
-  // Smaller tiles are slower each, and fill the second wave.
+  // Smaller tiles are less efficient, but they fill the second wave.
   const double beyond = product(101.0 * 128, 256, 4096);
   EXPECT_GT(beyond, 1.01 * tile);
   EXPECT_LT(beyond, 2 * tile);
@@ -56,7 +57,7 @@ TEST(GpuProduct, HalfOfWhatIsWrittenIsNotHidden) {
   EXPECT_NEAR(seconds.written_after, 2e6 / 0.85e12, 1e-12);
 }
 
-// Figures of the FlashAttention-2 paper for an A100, heads of 128, forward. It counts half of causal attention.
+// Measurements in the FlashAttention-2 paper: A100, head dimension 128, forward. It counts half the FLOPs for causal.
 TEST(GpuAttention, ReachesWhatItsPaperSays) {
   const auto reached = [](int64_t length) {
     return 0.72 * 312 * 0.5 / attention_work({.queries = length, .keys = length, .causal = true});
@@ -102,7 +103,7 @@ TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
   const auto added = t.call("aten::addmm", {b, a, Argument::of_value(along)}, {{12800, 256}});
   DeviceSpec spec = hundred();
   const auto seconds = [&](const TestGraph::Call& call) { return StepTime::of(t.graph, spec).of(call.node).compute; };
-  spec.vector = 1e12;  // so that products of float32 are TF32's
+  spec.vector = 1e12;  // float32 products use TF32
   EXPECT_EQ(seconds(slow), seconds(fast)) << "elsewhere they are alike";
   spec.architecture = "sm_90";
   EXPECT_NEAR(seconds(slow) - 1.5e-6, (seconds(fast) - 1.5e-6) / 0.6, 1e-9);
@@ -135,7 +136,7 @@ TEST(GpuKernels, WhatIsMultipliedByZeroIsNotRead) {
     return Traffic::of(t.graph).of(call.node).read;
   };
   EXPECT_EQ(read(1) - read(0), 4 * 8 * 64 * 64);
-  // Another operator's beta is no factor.
+  // `beta` of another operator is not a scaling factor.
   const auto target = t.input("target", {8, 64, 64});
   const auto loss =
       t.call("aten::smooth_l1_loss", {room, target, Argument::of_int(0), Argument::of_float(0)}, {{8, 64, 64}});
