@@ -1,7 +1,7 @@
 // A back end whose kernels run in another process: examples/new_backend's device, with that process as its processor.
 //
 //     host::register_device();
-//     far::Processor processor(FAR_PROCESSOR);            // starts it; later allocations of libtorch are shared with it
+//     far::Processor processor(FAR_PROCESSOR);            // starts it; libtorch now allocates shared memory
 //     auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
 //     compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
 //
