@@ -16,7 +16,7 @@
 
 namespace shadowgraph::conformance {
 
-// Where the call was recorded.
+// Dispatch level at which the call was recorded.
 enum class Level : uint8_t { kBelowAutograd, kAboveAutograd, kMadeUp };
 
 struct Sample {

@@ -167,7 +167,7 @@ TEST(KernelsLists, FusedSgd) {
   }
 }
 
-// Of a step's scalars, only whether weight decay is zero affects the compiled code.
+// Among a step's scalars, only whether weight decay is zero affects the compiled code.
 TEST(KernelsLists, AnotherLearningRateOrStepCompilesNothing) {
   Tensors parameters = some(1);
   parameters.pop_back();

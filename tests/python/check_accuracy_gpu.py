@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU.
 
-Holds the plain PyTorch models against the C++ ones, and makes a dry run. Joins the page from made-up figures, hands in
-files that must be refused, and makes a page of the tool's own predictions.
+Compares the plain PyTorch models with the C++ ones, and makes a dry run. Generates the page from made-up measurements
+and from the tool's own predictions, and passes files that must be refused.
 
     check_accuracy_gpu.py TOOL
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds docs/*.schema.json against what the tool prints and reads. Wants jsonschema.
+"""Validates output and input files of the tool against docs/*.schema.json. Requires jsonschema.
 
 These are `profile --json` of some models and modes, device files, what `calibrate` writes, assignment problems and
-solutions. Documents that are damaged must fail.
+solutions. Damaged documents must fail.
 
     check_schema.py TOOL
 """
@@ -75,10 +75,9 @@ def schemas_themselves(folder):
 
 
 def damages(document, path="$"):
-    """Gives the document with one thing wrong, again and again.
+    """Yields copies of the document, each with one error.
 
-    Every object that has a closed set of keys gets one too many. A number is below 0 or in words, or text stands where
-    a list should be.
+    Adds a key to objects with a fixed set of keys, makes numbers negative or strings, and replaces lists by strings.
     """
     # Objects whose keys are arbitrary names, such as operators.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
