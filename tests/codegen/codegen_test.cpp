@@ -88,7 +88,7 @@ class EmittedCpp : public ::testing::Test {
     const auto real = build_real(fixture.model);
     at::manual_seed(kSeed + 1);
     const NamedTensors outputs = emitted().at(fixture.name)(named_tensors(real));
-    EXPECT_TRUE(same_bits(eager.next_random, at::rand({1}))) << "the generator is elsewhere";
+    EXPECT_TRUE(same_bits(eager.next_random, at::rand({1}))) << "the generator states differ";
     EXPECT_TRUE(same_bits(eager.loss, outputs.at("output0"))) << eager.loss;
     size_t compared = 0;
     for (const auto& entry : eager.model.module->named_parameters()) {

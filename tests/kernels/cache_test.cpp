@@ -150,7 +150,7 @@ TEST(KernelCache, ACompilerThatFailsHangsOrIsNotThereIsNoError) {
     EXPECT_EQ(kernel->function(), nullptr);
     EXPECT_EQ(kernel->state(), Kernel::State::kFailed);
     EXPECT_EQ(cache.stats().failed, 1);
-    EXPECT_EQ(cache.find("group", adding(1)), kernel) << "not tried again";
+    EXPECT_EQ(cache.find("group", adding(1)), kernel) << "compiled again";
     EXPECT_EQ(cache.stats().failed, 1);
     return kernel->problem();
   };
@@ -189,7 +189,7 @@ TEST(KernelCache, AFullDiskLeavesKernelsToThisProcess) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoMounts) GTEST_SKIP() << "this process may not mount";
+  if (WEXITSTATUS(status) == kNoMounts) GTEST_SKIP() << "this process has no permission to mount";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
@@ -205,7 +205,7 @@ TEST(KernelCache, ALibraryThatDoesNotLoadIsMadeAgain) {
   const size_t at = text.find("\"sha256\": \"") + 11;
   text.replace(at, 64, sha256(garbage));
   std::ofstream(manifest, std::ios::trunc) << text;
-  EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "") << "only loading it shows";
+  EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "") << "the problem is detected only on loading";
   const auto cache = folder.cache();
   EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
   EXPECT_EQ(cache->stats().rejected, 1);

@@ -108,7 +108,7 @@ TEST(OperatorCards, EveryPlaceIsInTheSourceTree) {
     const size_t colon = one.find(':');
     if (colon == one.npos) continue;
     const std::string line = line_at(one);
-    EXPECT_NE(line.find_first_not_of(' '), line.npos) << one << " is an empty line";
+    EXPECT_NE(line.find_first_not_of(' '), line.npos) << one << " has an empty line";
   }
   for (const std::string& file : files) {
     EXPECT_FALSE(std::filesystem::path(file).is_absolute()) << file;

@@ -288,7 +288,7 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   request.memory = beside + 1'000'000;
   try {
     plan_training(source, request);
-    FAIL() << "a megabyte is enough";
+    FAIL() << "a plan fits in one megabyte";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("smallest first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
@@ -429,7 +429,7 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() / 2;
   try {
     plan_training(source, request);
-    FAIL() << "half of it is enough";
+    FAIL() << "a plan fits in half of the memory";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with the optimizer offloaded to CPU: tp 1"));
   }
@@ -478,7 +478,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   request.recompute = {Recompute::kNone};
   try {
     plan_training(source, request);
-    FAIL() << "nothing is computed again, and all fits";
+    FAIL() << "the plan fits without recompute";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with any recompute: tp 1"));
   }
@@ -562,7 +562,7 @@ TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
   };
   try {
     plan_training(source, eight_devices());
-    FAIL() << "six layers were taken for four";
+    FAIL() << "a model of six layers was accepted as one of four";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("was requested with 4 layers but has 6 in 'model.layers.'"));
   }

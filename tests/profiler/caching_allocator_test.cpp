@@ -121,13 +121,13 @@ TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
   const auto a = allocator.allocate(30 * kMiB);
   allocator.free(a);
   const auto b = allocator.allocate(29 * kMiB);
-  EXPECT_EQ(allocator.stats().allocated.current, 30 * kMiB) << "one mebibyte is not split off";
+  EXPECT_EQ(allocator.stats().allocated.current, 30 * kMiB) << "a remainder of one mebibyte must not be split off";
   allocator.free(b);
   const auto c = allocator.allocate(29 * kMiB - 512);
   EXPECT_EQ(allocator.stats().allocated.current, 29 * kMiB - 512);
   EXPECT_EQ(allocator.stats().inactive_split.current, kMiB + 512);
   allocator.free(c);
-  EXPECT_EQ(allocator.stats().inactive_split.current, 0) << "the halves are one again";
+  EXPECT_EQ(allocator.stats().inactive_split.current, 0) << "the free halves must be merged";
   EXPECT_EQ(allocator.stats().reserved.current, 30 * kMiB);
 }
 
@@ -148,7 +148,7 @@ TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerReque
   allocator.allocate(30 * kMiB);
   EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "30 are below the limit, 64 above";
   const auto big = allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "4 more than asked for are within the rounding";
+  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "a block 4 MiB larger is within the rounding";
   EXPECT_EQ(allocator.stats().allocated.current, 94 * kMiB);
   allocator.free(big);
   allocator.free(allocator.allocate(100 * kMiB));
@@ -172,8 +172,8 @@ TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", floats), 88 * kMiB);
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", many), 512 * kMiB);
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:1,128:2,256:4,512:2,1024:1,>:1]", many), 448 * kMiB);
-  EXPECT_EQ(rounded("roundup_power2_divisions:4", 5000), 5120) << "small ones too: 4096 and a quarter";
-  EXPECT_EQ(rounded("roundup_power2_divisions:4", 1025), 1536) << "but not where a part is less than a block";
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 5000), 5120) << "also for small sizes: 4096 plus a quarter";
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 1025), 1536) << "but not if a division is smaller than a block";
 }
 
 TEST(CachingAllocator, StreamsDoNotShareBlocks) {
@@ -269,16 +269,16 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
 TEST(CachingAllocator, ExpandableSegmentsGrowByPages) {
   CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
   const auto a = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "two pages of 20";
+  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "two pages of 20 MiB";
   const auto b = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "the rest of the second and a third";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "the rest of the second page, and a third page";
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 30 * kMiB);
   allocator.free(a);
   allocator.free(b);
   allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "one block again";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "merged into one block";
   allocator.allocate(1024);
-  EXPECT_EQ(allocator.stats().reserved.current, 62 * kMiB) << "small ones have pages of 2";
+  EXPECT_EQ(allocator.stats().reserved.current, 62 * kMiB) << "small blocks use pages of 2 MiB";
 }
 
 TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) {
@@ -291,7 +291,7 @@ TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) 
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "50 free MiB hold two whole pages";
   allocator.allocate(45 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB) << "and the gap is filled first";
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB) << "the gap must be filled first";
   allocator.free(a);
   allocator.free(c);
 }
@@ -313,10 +313,10 @@ void expect_consistent(const CachingAllocator& allocator, const std::vector<Live
     int64_t at = segment.address;
     bool was_free = false;
     for (const auto& block : segment.blocks) {
-      ASSERT_EQ(block.address, at) << "blocks leave a hole, seed " << seed;
+      ASSERT_EQ(block.address, at) << "blocks leave a gap, seed " << seed;
       at += block.bytes;
       const bool is_free = !block.active;
-      ASSERT_FALSE(was_free && is_free) << "free neighbors are apart, seed " << seed;
+      ASSERT_FALSE(was_free && is_free) << "free neighbors are not merged, seed " << seed;
       was_free = is_free;
       if (block.allocated) {
         allocated += block.bytes;

@@ -81,7 +81,7 @@ TEST(DeviceSpecs, AllHaveMemoryAndSources) {
     EXPECT_GT(spec.memory, int64_t{14} << 30) << name;
     for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "gpu.matmul",
                                "gpu.stream", "gpu.attention*"}) {
-      EXPECT_TRUE(spec.sources.contains(figure)) << name << " has no source of " << figure;
+      EXPECT_TRUE(spec.sources.contains(figure)) << name << " has no source for " << figure;
     }
     // Dense throughput: float16 is at most 32 times float32 on every device, and memory is at most the nominal size.
     EXPECT_LE(spec.matmul.at(c10::kHalf), 32 * spec.matmul.at(c10::kFloat)) << name;

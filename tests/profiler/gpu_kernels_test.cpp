@@ -41,7 +41,7 @@ TEST(GpuProduct, OneTileMoreThanAWaveIsAWaveMore) {
   const double beyond = product(101.0 * 128, 256, 4096);
   EXPECT_GT(beyond, 1.01 * tile);
   EXPECT_LT(beyond, 2 * tile);
-  EXPECT_NEAR(product(128, 256, 4096, 100), tile, 1e-9) << "of a batch alike";
+  EXPECT_NEAR(product(128, 256, 4096, 100), tile, 1e-9) << "the same in a batch";
 }
 
 TEST(GpuProduct, AFewTilesAreCutAlongWhatIsSummed) {
@@ -68,7 +68,7 @@ TEST(GpuAttention, ReachesWhatItsPaperSays) {
   EXPECT_LT(attention_work({.queries = 8192, .keys = 8192, .causal = true}),
             0.6 * attention_work({.queries = 8192, .keys = 8192}));
   EXPECT_EQ(attention_work({.queries = 1, .keys = 8192, .causal = true}), attention_work({.queries = 1, .keys = 8192}))
-      << "one query sees all keys";
+      << "a single query attends to all keys";
 }
 
 TEST(GpuKernels, ShareOneLawOnEveryDevice) {
@@ -85,7 +85,7 @@ TEST(GpuKernels, ShareOneLawOnEveryDevice) {
   EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2 * (tile - 3e-6) + 3e-6, 1e-9);
   spec.classes[KernelClass::kMatmul].compute = {{1, 1e12}};
   EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2.0 * 12800 * 256 * 4096 / 8e12, 1e-9)
-      << "a class that was measured goes before the law";
+      << "measurements take precedence over the model";
 }
 
 TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
@@ -104,14 +104,14 @@ TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
   DeviceSpec spec = hundred();
   const auto seconds = [&](const TestGraph::Call& call) { return StepTime::of(t.graph, spec).of(call.node).compute; };
   spec.vector = 1e12;  // float32 products use TF32
-  EXPECT_EQ(seconds(slow), seconds(fast)) << "elsewhere they are alike";
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "equal on other devices";
   spec.architecture = "sm_90";
   EXPECT_NEAR(seconds(slow) - 1.5e-6, (seconds(fast) - 1.5e-6) / 0.6, 1e-9);
-  EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "what is added lies anyhow";
+  EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "the layout of the addend does not matter";
   spec.vector = 2e12;
-  EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 itself";
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 without TF32";
   EXPECT_NEAR(seconds(slow), 2.0 * 128 * 256 * 4096 / (0.82 * 2e10) + 1.5e-6, 1e-9)
-      << "which tensor cores do not compute";
+      << "not supported by tensor cores";
 }
 
 TEST(GpuKernels, AFilledCopyIsMovedTwice) {
@@ -148,7 +148,7 @@ TEST(GpuAttention, IsTimedByItsKernel) {
   EXPECT_LT(attention_kernel("_scaled_dot_product_cudnn_attention", KernelClass::kAttention, c10::kBFloat16), 0.6);
   EXPECT_EQ(attention_kernel("_scaled_dot_product_efficient_attention", KernelClass::kAttention, c10::kBFloat16), 2);
   EXPECT_LT(attention_kernel("_scaled_dot_product_efficient_attention", KernelClass::kAttention, c10::kFloat), 1)
-      << "by what 16 bits reach of their peak";
+      << "scaled by the fraction of peak reached with 16 bits";
 }
 
 TEST(GpuProduct, RowsBetweenVectorsAreSlow) {

@@ -77,7 +77,7 @@ TEST(OperatorTables, AnOperatorsTableComesBeforeItsClasss) {
   const DeviceSpec overload =
       with_tables(R"({"aten::add.Tensor": {"float32": [[1200, 3e-6]]}, "aten::add": {"float32": [[1200, 2e-6]]}})");
   EXPECT_DOUBLE_EQ(time_of_add(overload, 100).seconds, 3e-6);
-  EXPECT_NE(time_of_add(spec, 100, c10::kBFloat16).bound, TimeBound::kTable) << "there is no table of bfloat16";
+  EXPECT_NE(time_of_add(spec, 100, c10::kBFloat16).bound, TimeBound::kTable) << "there is no table for bfloat16";
 }
 
 TEST(OperatorTables, ProductsGoByTheirSizes) {
@@ -162,7 +162,7 @@ TEST(OperatorTables, RowsOfAFileBecomeTables) {
             (MeasuredSize{.bytes = 1000, .flops = 2000, .seconds = 5e-6}));
   DeviceSpec spec = with_tables(R"({"pointwise": {"bfloat16": [[1000, 1e-6], [2000, 2e-6]]}})");
   spec.tables.add(tables);
-  EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16)[0].seconds, 4e-6) << "what is added counts";
+  EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16)[0].seconds, 4e-6) << "added tables take precedence";
   EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16).size(), 2);
 }
 
@@ -219,7 +219,7 @@ TEST(CollectiveTables, ByProcessesAndByAxis) {
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::kAllReduce, 1500000, kEight), 2e-5);
   ProcessGroupInfo apart = kEight;
   apart.ranks = {0, 8, 16, 24, 32, 40, 48, 56};
-  EXPECT_GT(seconds(CollectiveKind::kAllReduce, 1000000, apart), 2e-5) << "not those that were measured";
+  EXPECT_GT(seconds(CollectiveKind::kAllReduce, 1000000, apart), 2e-5) << "a different placement from the measured one";
   ProcessGroupInfo tp = kEight;
   tp.axis = "tp";
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::kAllGather, 1000000, tp), 7e-5);
@@ -265,7 +265,7 @@ TEST(Links, FewerProcessesThanAMeshHasReachEachOtherByFewerLinks) {
   ProcessGroupInfo eight{.name = "g", .size = 8, .rank = 0, .ranks = {}, .axis = ""};
   const CollectiveCost all = collective_cost(CollectiveKind::kAllToAll, int64_t{1} << 32, eight, links, -1);
   EXPECT_NEAR(static_cast<double>(all.wire) / all.transfer, 46.9e9 * 7 / 7.25, 1e6)
-      << "pairs have no link of their own";
+      << "pairs have no dedicated link";
 }
 
 }  // namespace

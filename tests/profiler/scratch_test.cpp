@@ -296,7 +296,7 @@ TEST(CudnnScratch, IsOperandsWithChannelsLast) {
   EXPECT_NEAR(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 4, false) / kMebi, 163.52, 0.01);
   EXPECT_EQ(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 2, true), 0);
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, false) / kMebi, 9.24, 0.02)
-      << "three channels become eight";
+      << "three channels are padded to eight";
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, true) / kMebi, 3.11, 0.02);
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 4, false) / kMebi, 14.58, 0.01);
   EXPECT_EQ(taken({4, 128, 56, 56}, {128, 1, 7, 7}, {4, 128, 56, 56}, 1, 128, 4, false), 0);

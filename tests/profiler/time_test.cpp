@@ -205,7 +205,7 @@ TEST(StepTime, WhatWasMeasuredComesFirst) {
   DeviceSpec cpu = simple();
   cpu.device = c10::kCPU;
   EXPECT_EQ(StepTime::of(product.t.graph, cpu, &calls).seconds(), 0.25);
-  EXPECT_LT(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.01) << "not for another device";
+  EXPECT_LT(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.01) << "must not be used for another device";
   EXPECT_EQ(profile(product.t.graph, {.measured = &calls}).peak_with_scratch.bytes, 2 * 64 * 64 * 4 + 100);
 }
 

@@ -203,7 +203,7 @@ TEST(Findings, AStepThatWaitsForTheHost) {
   const auto found = findings(costs);
   ASSERT_THAT(found, Contains(Field(&Finding::name, "launch-bound")));
   EXPECT_THAT(to_text(found), HasSubstr("30 kernels, many shorter than their launch"));
-  EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times nothing is known of waiting";
+  EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times there are no findings about waiting";
 }
 
 // A copy of a gigabyte between two calls: its time could be saved.

@@ -75,7 +75,7 @@ Left replay_step(const std::string& name, const Graph& graph, int64_t batch) {
 }
 
 void expect_same(const Left& expected, const Left& left) {
-  EXPECT_TRUE(same_bits(expected.next_random, left.next_random)) << "the generator is elsewhere";
+  EXPECT_TRUE(same_bits(expected.next_random, left.next_random)) << "the generator states differ";
   ASSERT_EQ(left.result.outputs.size(), expected.result.outputs.size());
   for (size_t i = 0; i < left.result.outputs.size(); ++i) {
     EXPECT_TRUE(same_bits(expected.result.outputs[i], left.result.outputs[i])) << "output " << i;

@@ -87,7 +87,7 @@ TEST(Bindings, WritesReachTheBoundTensorUnlessCopiesAreAskedFor) {
   const auto version = x._version();
   EXPECT_TRUE(Interpreter(graph).run(Bindings().bind("x", x)).outputs[0].equal(expected * 2));
   EXPECT_TRUE(x.equal(expected));
-  EXPECT_GT(x._version(), version) << "autograd would not notice";
+  EXPECT_GT(x._version(), version) << "autograd would not detect the write";
 }
 
 TEST(Bindings, TheirGeometryIsTheCallers) {
@@ -193,7 +193,7 @@ TEST(Interpreter, DataOfAnInputExchanged) {
   const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().in_order(bound)).outputs;
   EXPECT_TRUE(outputs[0].equal(at::ones({2})));
   EXPECT_TRUE(bound[0].equal(ones23()));
-  EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "written through x";
+  EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "overwritten through x";
   EXPECT_TRUE(outputs[0].is_alias_of(bound[1]));
 }
 

@@ -133,7 +133,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
         bound.push_back(state[next++]);
       }
     }
-    EXPECT_EQ(next, state.size()) << "the second step reads all that the first one left";
+    EXPECT_EQ(next, state.size()) << "the second step must read all state of the first";
     Interpreter interpreter(graph, {.check_results = true});
     at::manual_seed(kModelSeed + 2);
     const ReplayResult result = interpreter.run(Bindings().in_order(bound));
@@ -157,7 +157,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     Interpreter interpreter(graph, {.check_results = true});
     at::manual_seed(kModelSeed + 1);
     const ReplayResult result = interpreter.run(bind_all(replayed));
-    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator is elsewhere";
+    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator states differ";
 
     ASSERT_EQ(result.outputs.size(), 1U);
     EXPECT_TRUE(same_bits(loss, result.outputs[0])) << loss << result.outputs[0];

@@ -87,7 +87,7 @@ TEST(AttentionRules, EveryRuleOfTheProcessFitsItsOperator) {
     const auto op = c10::Dispatcher::singleton().findSchema(
         {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
     if (!op && (!why_removed(full).empty() || !operator_in_this_libtorch(full).empty())) continue;
-    ASSERT_TRUE(op.has_value()) << full << " is no operator";
+    ASSERT_TRUE(op.has_value()) << full << " is not a registered operator";
     EXPECT_NO_THROW(OperatorInfo::of(*op)) << full;
   }
 }
