@@ -207,7 +207,7 @@ def check_refused(folder):
         refused(folder, document, words)
     try:
         accuracy_gpu.spec_for("Some GPU 9000")
-        failures.append("a GPU that nobody knows has a spec")
+        failures.append("an unknown GPU has a spec")
     except accuracy_gpu.InputError as error:
         expect("--spec" in str(error), str(error))
 

@@ -241,7 +241,7 @@ def device_specs(folder):
 
     expect_valid("device-spec", least, "the least device")
     if not taken(least):
-        failures.append("the tool refuses the least device")
+        failures.append("the tool refuses the minimal device")
     slower = {"version": 1, "base": "h100", "gpu": {"sustained": 0.8}}
     expect_valid("device-spec", slower, "a device with a base")
     if not taken(slower):
@@ -280,7 +280,7 @@ def communication(folder):
         expect_refused("profile", profile | {"communication": damaged}, f"communication: {what}")
     files = sorted((ROOT / "profiler" / "communication" / "interconnects").glob("*.json"))
     if len(files) < 2:
-        failures.append("no files of links found")
+        failures.append("no interconnect files found")
     for file in files:
         expect_valid("interconnect", json.loads(file.read_text()), file.name)
     h100 = json.loads(files[[file.stem for file in files].index("h100")].read_text())
@@ -323,7 +323,7 @@ def assignments(folder):
     if not solution["feasible"] or len(solution["choice"]) != len(problem["nodes"]):
         failures.append(f"assign: no solution: {solution.get('why_infeasible')}")
     if not any("usages" in matrix for matrix in problem["matrices"]) or problem["usage_limit"] is None:
-        failures.append("shard --export: no usages of pairs, or no limit: what is checked here is not everything")
+        failures.append("shard --export: no edge usages or no limit, so the check is incomplete")
     # One entry of each kind is enough.
     small = problem | {
         "nodes": [next(node for node in problem["nodes"] if "usages" in node)],
