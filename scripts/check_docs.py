@@ -132,7 +132,7 @@ def glued(lines):
 
 
 def unchecked_output(lines):
-    """Lines with a block of unknown language, or of output that no command of the section prints."""
+    """Yields lines that start a block of unknown language, or of output that no command of the section prints."""
     fence, runs, before = False, False, ""
     for number, line in enumerate(lines, 1):
         if re.match(r"## ", line) and not fence:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy on the sources, those that matter most first, within a time budget; or ruff and mypy on Python.
+"""Runs clang-tidy on the sources, most relevant first, within a time budget; or ruff and mypy on Python.
 
-    scripts/lint.py              what changed since the merge base with --base, then, while the budget lasts, the rest
-    scripts/lint.py --all        everything, however long it takes
-    scripts/lint.py FILE...      these
-    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml): seconds
+    scripts/lint.py              files changed since the merge base with --base, then others until the budget is used
+    scripts/lint.py --all        all files, without a budget
+    scripts/lint.py FILE...      only these files
+    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml); takes seconds
 
-A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
-commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s.
-Debian's clang-tidy 14 takes 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers. What
-was clean is remembered in build-lint/, by a hash of the source, its headers and the checks. How many files the budget
-left out is printed.
+A source has changed if it or a header that it includes, directly or not, has changed. The order of the others rotates
+with each commit, so that every file is checked eventually. A source with libtorch's headers takes 4 s, one with
+<torch/torch.h> 13 s. Debian's clang-tidy 14 takes 12 s and 35 s; scripts/setup.sh --lint installs a newer one that
+skips system headers. Clean results are cached in build-lint/ by a hash of the source, its headers and the checks. The
+number of skipped files is printed.
 """
 
 import argparse
@@ -39,7 +39,8 @@ def find(program):
 
 
 def configure():
-    """compile_commands.json, each file alone, without precompiled headers: GCC's are no use, missing includes show."""
+    """Writes compile_commands.json with each file compiled alone, without GCC's precompiled headers, which
+    clang-tidy cannot read and which hide missing includes."""
     command = ["cmake", "--preset", "release", "-B", str(BUILD), "--log-level=WARNING",
                "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON", "-DSHADOWGRAPH_GROUP_BYTES=0",
                "-DSHADOWGRAPH_BUILD_BENCH=ON"]
@@ -51,7 +52,8 @@ def configure():
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     tracked = set(git("ls-files", "-co", "--exclude-standard", "--", "*.cpp").splitlines())
     files = {os.path.relpath(entry["file"], ROOT) for entry in commands}
-    # Tests and benchmarks are formatted, not linted: GoogleTest's macros and one-off lambdas make most of the findings.
+    # Tests and benchmarks are formatted but not linted: most findings would be about GoogleTest macros and one-off
+    # lambdas.
     return sorted(name for name in files & tracked if not name.startswith(("tests/", "bench/")))
 
 
@@ -138,7 +140,7 @@ def main():
         for source, status, output in pool.map(lint, first + rest):
             if status:
                 failed.append(source)
-                # A finding in a header comes once, not with every source that includes it.
+                # Reports a finding in a header once, not for every source that includes it.
                 for finding in re.split(r"^(?=\S+:\d+:\d+: (?:error|warning): )", output.strip(), flags=re.M):
                     if finding not in shown:
                         shown.add(finding)

@@ -94,7 +94,7 @@ class Provider:
         return {"version": version, "dependencies": [requirement(given)]}
 
     def dynamic_wheel(self, settings):
-        """A wheel built from a source distribution has other requirements than it."""
+        """Wheels built from a source distribution have different requirements from the source distribution."""
         return {"dependencies": True}
 
 

@@ -86,7 +86,7 @@ def tables_of(tool, *words):
 
 
 def options(text, _):
-    """Lists the options of every verb; those that at least SHARED verbs have with one text are listed once."""
+    """Lists the options of every verb; options with the same text in at least SHARED verbs are listed once."""
     import _shadowgraph_tool as tool
 
     verbs = dict(tables_of(tool))["Verbs"]
@@ -111,7 +111,7 @@ def options(text, _):
 
 
 def shared_line(heading, group, options):
-    """Names the options of a group that a verb has: all of it, all but a few, or the few."""
+    """Names the options of a group that a verb has: all, all except a few, or a few."""
     names = {name.split(" ")[0] for name, _ in options}
     there = [f"`{short(name)}`" for name, what in group if (name, what) in options]
     absent = dict.fromkeys(f"`{short(name)}`" for name, _ in group if name.split(" ")[0] not in names)
@@ -124,13 +124,13 @@ SHARED = 3  # verbs
 
 
 def option_line(name, what):
-    """`--batch INT` is written `--batch=INT`, and `--depth INT=0` is `--depth=0`."""
+    """Writes `--batch INT` as `--batch=INT`, and `--depth INT=0` as `--depth=0`."""
     name = re.sub(r" \w+=| ", "=", re.sub(r" REQUIRED|:FILE|\s+Excludes:.*", "", name))
     return f"- `{name}`: " + re.sub(r"([|*_<\[])", r"\\\1", what)
 
 
 def short(name):
-    """`-o,--output TEXT` is `--output`."""
+    """Shortens `-o,--output TEXT` to `--output`."""
     return name.split(" ")[0].split(",")[-1].partition("=")[0]
 
 

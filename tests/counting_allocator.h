@@ -1,4 +1,4 @@
-// The CPU allocator, counting: what a run really holds, for tests of predicted memory.
+// A CPU allocator that counts live bytes, for tests of predicted memory.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>
@@ -10,8 +10,7 @@
 
 namespace shadowgraph {
 
-// Counts the bytes asked for and not given back. Installed for the rest of the process: ctest runs each test in its
-// own.
+// Counts allocated minus freed bytes. Stays installed until the process ends; ctest runs each test in its own process.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& install() {
@@ -23,7 +22,7 @@ class CountingAllocator final : public c10::Allocator {
     return *counting;
   }
 
-  // oneDNN allocates scratch through raw_allocate, which wants the data itself as the context.
+  // oneDNN allocates scratch memory through raw_allocate, which requires the data pointer as context.
   c10::DataPtr allocate(size_t bytes) override {
     void* data = c10::alloc_cpu(bytes);
     const std::lock_guard lock(mutex_);
@@ -37,10 +36,10 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
 
   int64_t live = 0;
-  int64_t most = 0;  // since last reset
+  int64_t most = 0;  // since the last reset
 
  private:
-  // libtorch's profiler hears of it, as from the allocator that this one stands for.
+  // Reports to libtorch's profiler, as the replaced allocator does.
   static void report(void* data, int64_t bytes) {
     if (c10::memoryProfilingEnabled()) {
       c10::reportMemoryUsageToProfiler(data, bytes, 0, 0, c10::Device(c10::DeviceType::CPU));

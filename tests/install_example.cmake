@@ -1,6 +1,6 @@
-# ctest install_example_NAME: configures, builds and runs EXAMPLES/NAME against the package in BUILD/stage, which the test
-# `install` has put there, as an outside project would be. Without an optimizer: that it compiles, links and runs is what is
-# claimed, and libtorch's headers take long enough.
+# ctest install_example_NAME: configures, builds and runs EXAMPLES/NAME as an outside project against the package in
+# BUILD/stage, which the test `install` created. Optimization is off, because only compiling, linking and running are
+# tested and libtorch's headers compile slowly.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
   if(NOT status EQUAL 0)

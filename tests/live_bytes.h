@@ -1,4 +1,4 @@
-// What a real run holds after every operator.
+// Records live bytes of a real run after every operator.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace shadowgraph {
 struct AfterCall {
   std::string name;
   int64_t live = 0;  // bytes, at the end of the call
-  int64_t most = 0;  // bytes, most live during the call
+  int64_t most = 0;  // bytes, the maximum during the call
 };
 
 class LiveBytes final : public CallObserver {

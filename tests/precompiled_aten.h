@@ -1,4 +1,4 @@
-// What most tests include.
+// Headers that most tests include.
 #pragma once
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

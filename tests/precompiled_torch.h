@@ -1,4 +1,4 @@
-// What tests include that build modules and optimizers.
+// Headers of tests that build modules and optimizers.
 #pragma once
 #include <torch/torch.h>
 

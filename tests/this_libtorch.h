@@ -1,5 +1,5 @@
-// The texts of graphs in tests are those of libtorch 2.13.0. What is compared with a text that this process writes, whose
-// first line says its own version, goes through here.
+// Graph texts in tests are written for libtorch 2.13.0. These functions convert them for comparison with text written
+// by this process, whose first line has the current version.
 #pragma once
 
 #include <torch/headeronly/version.h>

@@ -53,12 +53,12 @@ def told(name, pairs):
 
 
 def compare(name):
-    """Runs the rows of the table that the module `name` is about, says what is off, and may write it all down.
+    """Predicts the rows of the table in module `name`, prints errors, and optionally writes both values of each row.
 
-    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST: what explains the worst rows. rows(path)
-    reads them, if a row is more than a line; is_compared(row) leaves some out; part(row) and named(row) say what a row
-    is, for people. published(row) is a figure, predicted(row) a dictionary. Its "predicted" is held against the figure,
-    and "fits" says so. others(answers) gives pairs of other figures by their name, for the page.
+    A module defines TABLE (the file with its rows), TITLE, UNIT, and WORST (an explanation of the worst rows). rows(path)
+    reads them, if a row is more than a line; is_compared(row) excludes some; part(row) and named(row) describe a row to
+    readers. published(row) returns a number, predicted(row) a dictionary, whose "predicted" is compared with the number
+    and whose "fits" tells whether memory suffices. others(answers) returns pairs of other values by name, for the page.
     """
     table = importlib.import_module(name)
     parser = argparse.ArgumentParser(description=table.__doc__.splitlines()[0])

@@ -1,5 +1,5 @@
-// One model, predicted and real: peak bytes of a step on the CPU and its seconds. Prints one JSON object;
-// scripts/accuracy.py runs it for many (`make accuracy`).
+// Predicts and measures peak bytes and seconds of one model's step on the CPU. Prints one JSON object;
+// scripts/accuracy.py runs it for many models (`make accuracy`).
 //
 //     step_accuracy resnet50 --mode adamw --batch 4 [--spec this-machine.json]
 //     step_accuracy whisper.pt --mode infer --input f32[1,80,3000]
@@ -46,7 +46,7 @@ struct Request {
   int64_t seq = 0;
   std::vector<std::string> inputs;
   std::string spec;
-  std::string checkpoint;  // modules whose activations backward computes again, as the pass takes them
+  std::string checkpoint;  // modules whose activations are recomputed in backward, in the pass's syntax
   int steps = 3;
   bool trains() const { return mode != "infer"; }
   c10::ScalarType scalar() const { return dtype == "bf16" ? c10::kBFloat16 : c10::kFloat; }
@@ -65,7 +65,7 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Request& request, co
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
 
-// A model as the tool would capture it, fake inside a mode and real outside.
+// A model as the tool captures it: fake inside a mode, real outside.
 struct Subject {
   ProgramToCapture program;
   Tensors parameters;
@@ -96,8 +96,8 @@ Subject subject_of(const Request& request, FakeTensorMode* mode) {
   return {script->program(std::move(inputs)), script->parameters(), script};
 }
 
-// Counts records of a loaded TorchScript file, kept in memory of the CPU allocator. They say which Python lines its
-// code is from; they are no tensor, and no part of the step.
+// Counts the debug records of a loaded TorchScript file (its Python source lines), which CPU memory holds but which are
+// not tensors of the step.
 int64_t source_records(const Request& request) {
   if (!is_file(request)) return 0;
   caffe2::serialize::PyTorchStreamReader reader(request.source);
@@ -123,7 +123,7 @@ Graph captured(const Request& request, bool steady) {
   return capture_training_step(subject.program).graph;
 }
 
-// A step with checkpoints is the graph that the pass makes, predicted from it and run by the interpreter.
+// A step with checkpoints is a graph rewritten by the pass; it is predicted from the graph and run by the interpreter.
 nlohmann::json run_with_checkpoints(const Request& request) {
   Graph graph = captured(request, false);
   run_pass(graph, "checkpoint", {{"modules", request.checkpoint}});
@@ -165,7 +165,7 @@ nlohmann::json run(const Request& request) {
                      {"batch", request.batch},
                      {"seq", request.seq},
                      {"threads", at::get_num_threads()}};
-  // The real steps first: measuring leaves the heap in another state.
+  // Real steps run first, because measuring calls changes the state of the heap.
   const auto counter = std::make_shared<AllocationCounter>();
   {
     const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);

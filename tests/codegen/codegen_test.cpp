@@ -1,6 +1,6 @@
-// Emitted C++, compiled, gives bit for bit what eager gives. The programs are whole training steps, gradients through
-// autograd with and without checkpoints, random programs, and literals of every kind. The code is in
-// build/tests/codegen/emitted.cpp, written by fixtures/make_fixtures.cpp.
+// Compiled emitted C++ is bitwise equal to eager: whole training steps, gradients through autograd with and without
+// checkpoints, random programs, and literals of every kind. The code is in build/tests/codegen/emitted.cpp, generated
+// by fixtures/make_fixtures.cpp.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -88,7 +88,7 @@ class EmittedCpp : public ::testing::Test {
     const auto real = build_real(fixture.model);
     at::manual_seed(kSeed + 1);
     const NamedTensors outputs = emitted().at(fixture.name)(named_tensors(real));
-    EXPECT_TRUE(same_bits(eager.next_random, at::rand({1}))) << "the generator is elsewhere";
+    EXPECT_TRUE(same_bits(eager.next_random, at::rand({1}))) << "the generator states differ";
     EXPECT_TRUE(same_bits(eager.loss, outputs.at("output0"))) << eager.loss;
     size_t compared = 0;
     for (const auto& entry : eager.model.module->named_parameters()) {
@@ -124,7 +124,7 @@ class EmittedCpp : public ::testing::Test {
     for (const auto& [name, output] : outputs) EXPECT_TRUE(same_bits(expected.at(name), output)) << name;
   }
 
-  // Forward code under autograd: outputs, and gradients of a loss on them.
+  // Forward code under autograd: compares outputs, and gradients of a loss on them.
   static void expect_same_gradients(const std::string& name, const std::string& fixture) {
     SCOPED_TRACE(fixture);
     const auto eager = build_real(name);

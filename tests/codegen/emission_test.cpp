@@ -1,4 +1,4 @@
-// What emit_cpp and emit_python say of graphs, without compiling it.
+// Code that emit_cpp and emit_python generate, without compiling it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ std::string all_files(const GeneratedCode& code) {
   return files;
 }
 
-// relu of an input that is called `name`, as the text form spells it.
+// A graph with relu of an input called `name`, spelled as in the text form.
 Graph graph_of_input(const std::string& name) {
   std::string text = kTwice;
   text.replace(text.find("\"x\""), 3, name);
@@ -72,7 +72,7 @@ Graph graph_of_input(const std::string& name) {
   return parse(text);
 }
 
-// A hexadecimal escape would go on over the digits that follow it, in C++.
+// In C++, a hexadecimal escape would absorb following digits.
 TEST(Emission, EndsEscapesInStrings) {
   const Graph graph = graph_of_input(R"("a\x01f")");
   EXPECT_THAT(all_files(emit_cpp(graph)), HasSubstr(R"("a\001f")"));
@@ -85,7 +85,7 @@ TEST(Emission, EscapesQuotesAndBackslashes) {
   EXPECT_THAT(all_files(emit_python(graph)), HasSubstr(R"("a\"b\\c")"));
 }
 
-// neg, in region r1, was recorded with gradients off.
+// neg, in region r1, was captured with gradients disabled.
 constexpr const char* kGradientsOff = R"(shadowgraph 1 libtorch 2.13.0
 operator aten::relu(Tensor self) -> Tensor
 operator aten::neg(Tensor self) -> Tensor
@@ -99,8 +99,8 @@ r1 = checkpoint "block" in r0
 sg::output(values=[%2])
 )";
 
-// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on. The mode is
-// that of whoever calls, and the function sets none.
+// A checkpointed function runs with gradients disabled first and enabled in the recomputation, so it must not set the
+// grad mode itself.
 TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   const CodegenOptions options{.autograd = true};
   const Graph checkpoint = parse(kGradientsOff);
@@ -117,8 +117,8 @@ TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
 }
 
-// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller puts
-// back the one that `run` was called in.
+// A block with gradients follows a statement without. The block's function sets no mode, so the caller must restore the
+// mode in which `run` was called.
 TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
   std::string text = kGradientsOff;
   text.replace(text.find("checkpoint"), 10, "scope");
@@ -150,7 +150,7 @@ TEST(Emission, WritesBodiesAsFunctionsHoweverSmall) {
   graph.set_note(call_in(graph), kBodyNote, kBody);
   EXPECT_THAT(emit_cpp(graph).files.at("graph.cpp"), HasSubstr("at::Tensor run_my_twice(at::Tensor "));
   EXPECT_THAT(emit_python(graph).files.at("graph.py"), HasSubstr("def run_my_twice("));
-  // Values of the graph before the body took its place can still be chosen.
+  // Values of the graph before inlining can still be selected.
   const ValueId result = graph.results(call_in(graph))[0].ref.value;
   EXPECT_THAT(emit_cpp(graph, {.only = {result}}).files.at("graph.cpp"), HasSubstr("run_my_twice(std::move("));
 }
@@ -166,7 +166,7 @@ TEST(Emission, FunctionsThatAreNamedGoBeforeBodies) {
       emit_python(graph, {.functions = {{"my::twice", {"twice", "mine.fast"}}}}).files.at("graph.py");
   EXPECT_THAT(python, HasSubstr("mine.fast.twice(relu)"));
   EXPECT_THAT(python, HasSubstr("import mine.fast"));
-  // A variable does not hide the module.
+  // A variable must not shadow the module.
   EXPECT_THAT(emit_python(graph, {.functions = {{"my::twice", {"twice", "relu"}}}}).files.at("graph.py"),
               HasSubstr("relu.twice(relu_2)"));
 }

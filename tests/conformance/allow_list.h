@@ -1,11 +1,11 @@
-// Disagreements that stand, each with its reason: tests/conformance/allow_list.txt. One a line, `#` comments, fields
-// between " | ":
+// Accepted disagreements and their reasons, in tests/conformance/allow_list.txt: one per line, `#` starts a comment,
+// fields are separated by " | ":
 //
 //     allowed | aten::foo* | result .*: eager .*, fake .* | why fake tensors differ here, and stay so
 //     data    | aten::linalg_cholesky* | eager raises .*not positive-definite.* | eager looks at values
 //
-// `allowed` counts against the share of samples that agree, `data` says that the sample depends on data and is left out
-// of it. The operator is a glob, the difference a regular expression that must match from its beginning.
+// `allowed` counts as a disagreement in the share of agreeing samples; `data` marks a data-dependent sample, which is
+// excluded from the share. The operator is a glob; the difference is a regular expression matched from the start.
 #pragma once
 
 #include <regex>
@@ -26,10 +26,10 @@ struct AllowRow {
 class AllowList {
  public:
   AllowList() = default;
-  // Throws ParseError with the line.
+  // Throws ParseError with the line number.
   explicit AllowList(const std::string& path);
 
-  // The first row that matches; nullptr if there is none.
+  // Returns the first matching row, or nullptr.
   AllowRow* find(const std::string& op, const std::string& difference);
   const std::vector<AllowRow>& rows() const { return rows_; }
 

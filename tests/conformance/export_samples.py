@@ -72,11 +72,11 @@ BELOW, ABOVE, MADE_UP = 0, 1, 2
 
 
 class Refused(Exception):
-    """A call that cannot be written down."""
+    """A call that cannot be encoded."""
 
 
 class Calls:
-    """The calls of one process. `take` returns those of one operator."""
+    """The calls recorded in one process. `take` returns those of one operator."""
 
     def __init__(self):
         self.seen = set()
@@ -86,7 +86,7 @@ class Calls:
         self.take()
 
     def take(self):
-        """The calls since the last `take`, each with its digests, new contents of storages, and what was skipped."""
+        """Returns the calls since the last `take`, with their digests, new storage contents, and the skipped calls."""
         taken = vars(self).get("calls"), vars(self).get("contents"), vars(self).get("skipped")
         self.calls = []
         self.contents = {}
@@ -107,7 +107,7 @@ class Calls:
         return key
 
     def record(self, op, arguments, level):
-        """`op`: OpOverload; arguments by position in the schema, absent ones as DEFAULT."""
+        """`op` is an OpOverload; arguments are in schema order, with DEFAULT for absent ones."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             try:
                 self.record_call(op, arguments, level)
@@ -172,7 +172,7 @@ class Calls:
             elif isinstance(value, (bool, int, float)):
                 if isinstance(value, int) and not -2**63 <= value < 2**63:
                     raise Refused("an integer of more than 64 bits")
-                # Python writes it in 5 to 7 bytes, and libtorch reads 4 or 8.
+                # Python writes it in 5 to 7 bytes, but libtorch reads only 4 or 8.
                 if isinstance(value, int) and not -2**31 <= value < 2**31 and value.bit_length() // 8 + 1 != 8:
                     raise Refused("an integer of 5 to 7 bytes")
                 number = value
@@ -185,7 +185,7 @@ class Calls:
 
         encoded = [encode(value, formal.type, i) for i, (value, formal) in enumerate(zip(arguments, schema.arguments))]
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
-        # repr tells 1 from 1.0 and True, and is the same for each NaN.
+        # repr distinguishes 1, 1.0 and True, and is the same for every NaN.
         digests = {digest(name, encoded, described)}
         if level == MADE_UP:
             kinds = [(d[0], *d[2:5], t.dim(), t.is_contiguous(), t.numel() == 0) for t, d in zip(tensors, described)]
@@ -202,7 +202,7 @@ class Calls:
             self.make_up_forms(op, arguments, level)
 
     def make_up_forms(self, op, arguments, level):
-        """Calls of the in-place and out= forms with the same arguments."""
+        """Records calls of the in-place and out= forms with the same arguments."""
         schema = op._schema
         if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
             return
@@ -218,7 +218,7 @@ class Calls:
                         filled = [given.get(a.name, DEFAULT) for a in form._schema.arguments]
                         for position, value in zip(outs, results, strict=True):
                             filled[position] = value if value is None else variant(value)
-                        # Eager refuses out= where gradients are asked for.
+                        # Eager refuses out= with tensors that require grad.
                         filled = [without_gradient(value) for value in filled]
                         self.record_call(form, filled, MADE_UP, variant.__name__)
                 else:
@@ -256,7 +256,7 @@ DEFAULT = Default()
 def copied(tensor):
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if tensor.untyped_storage().nbytes() and copy.numel():
-        with contextlib.suppress(RuntimeError):  # elements that overlap
+        with contextlib.suppress(RuntimeError):  # refused for overlapping elements
             copy.copy_(tensor)
     return copy.requires_grad_(tensor.requires_grad)
 
@@ -279,7 +279,7 @@ FORMS = {}
 
 
 def forms_of(op):
-    """In-place and out= forms of `op`: (overload, positions of what it writes beside self)."""
+    """Returns in-place and out= forms of `op`: (overload, positions of written arguments other than self)."""
     if op in FORMS:
         return FORMS[op]
     schema = op._schema
@@ -301,7 +301,7 @@ def forms_of(op):
                 found.append((other, None))
             elif packet_name == base:
                 rest = [t for i, t in enumerate(theirs) if i not in writes]
-                # Factories take dtype and device, their out= form does not.
+                # Factories take dtype and device; their out= forms do not.
                 needed = [o for o in ours if o[0] not in ("dtype", "layout", "device", "pin_memory")]
                 if len(writes) == len(schema.returns) and rest in (ours, needed):
                     found.append((other, writes))
@@ -310,7 +310,7 @@ def forms_of(op):
 
 
 def results_of(op, schema, arguments):
-    """What the functional form returns, or None if it raises."""
+    """Returns the results of the functional form, or None if it raises."""
     positional = []
     named = {}
     for formal, value in zip(schema.arguments, arguments):
@@ -336,7 +336,7 @@ def recorded(calls, level, func, args, kwargs):
         arguments = [args[i] if i < len(args) else kwargs.get(formal.name, DEFAULT)
                      for i, formal in enumerate(func._schema.arguments)]
         calls.record(func, arguments, level)
-    with torch._C._DisablePythonDispatcher():  # PyTorch's decompositions are C++ here
+    with torch._C._DisablePythonDispatcher():  # use the C++ kernels instead of Python decompositions
         return func(*args, **kwargs)
 
 
@@ -349,7 +349,7 @@ class Below(TorchDispatchMode):
         return recorded(self.calls, BELOW, func, args, kwargs)
 
 
-# The only kinds of mode that PyTorch lets in above autograd are a few of its own.
+# PyTorch allows only a few of its own mode classes above autograd.
 class Above(SchemaCheckMode):
     def __init__(self, calls):
         TorchDispatchMode.__init__(self, _dispatch_key=torch._C.DispatchKey.PreDispatch)
@@ -364,7 +364,8 @@ def tensors_in(value):
 
 
 def run(calls, function, inputs, gradients):
-    """One sample: the call, then backward from ones. What it raises, it raises on fake tensors too, as is recorded."""
+    """Runs a sample: the call, then backward from ones. Exceptions are ignored; the recorded calls raise on fakes,
+    too."""
     try:
         with enable_python_dispatcher(), Above(calls), Below(calls):
             results = [t for t in tensors_in(function()) if t.requires_grad]
@@ -388,7 +389,7 @@ def run_sample(calls, function, sample, gradients):
 
 
 def samples_by_dtype(calls, op, **how):
-    """For each dtype that `op` takes: the dtype, its samples, whether they ask for gradients."""
+    """For each dtype of `op`, yields the dtype, its samples, and whether they require gradients."""
     calls.origin = op.full_name
     for dtype in DTYPES:
         if dtype not in op.supported_dtypes("cpu"):
@@ -415,7 +416,7 @@ def run_opinfo(calls, op, whole):
                 calls.skipped["no non-contiguous variant"] += 1
                 continue
             run_sample(calls, op, sample, gradients)
-    # What must raise. (Generators of these may themselves raise.)
+    # Samples that must raise. (Their generators may raise, too.)
     calls.dtype = "errors"
     if op.error_inputs_func is not None:
         try:
@@ -463,7 +464,7 @@ def run_module(calls, info, whole):
 
 
 def run_optimizers(calls, _, whole):
-    """A step of every optimizer in each of its implementations, and of gradient scaling: OpInfo has none of them."""
+    """Steps of every optimizer in each implementation, and gradient scaling, which OpInfo lacks."""
     calls.dtype = "float32"
     choices = [
         (torch.optim.SGD, [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}, {"lr": 0.1, "momentum": 0.9, "nesterov": True,
@@ -484,7 +485,7 @@ def run_optimizers(calls, _, whole):
                               torch.nn.Parameter(torch.randn(()))]
                 try:
                     step = optimizer(parameters, **setting, **implementation)
-                except (TypeError, RuntimeError, ValueError):  # there is no such implementation
+                except (TypeError, RuntimeError, ValueError):  # this implementation does not exist
                     continue
                 for _ in range(2):
                     for parameter in parameters:
@@ -510,7 +511,7 @@ def name_in_cache(whole):
 
 
 def sources():
-    """(name, function, its argument) for each operator, module and group of optimizers."""
+    """Returns (name, function, argument) for each operator, module and group of optimizers."""
     only = os.environ.get("CONFORMANCE_ONLY")
     for op in opinfo.op_db:
         if not only or op.name in only.split(","):
@@ -542,8 +543,8 @@ def run_source(index, whole):
 
 
 def export(path, whole):
-    """Runs the sources in parallel. The file does not depend on the number of processes: workers get sources in order,
-    and of equal calls the first one in that order is kept."""
+    """Runs the sources in parallel. The file does not depend on the number of processes: workers return sources in
+    order, and the first of several equal calls in that order is kept."""
     started = time.time()
     seen, calls, skipped, spent = set(), [], collections.Counter(), collections.Counter()
     known, storages, extents, numbers, end = {}, [], [], {}, 0

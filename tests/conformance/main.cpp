@@ -1,11 +1,10 @@
-// Holds fake tensors against eager on PyTorch's own samples (export_samples.py).
+// Compares fake tensors with eager on PyTorch's own samples (export_samples.py).
 //
 //     conformance SAMPLES [--allow FILE] [--only GLOB] [--jobs N] [--share PERCENT] [--table FILE] [--all] [--faults N]
 //
-// Every sample is run for real on the CPU and on fakes that pretend the CPU, in child processes. Prints the counts by
-// dtype and each kind of disagreement with one example (--all: every sample that disagrees). Fails if a sample crashes,
-// or if one is wrong that the allow list does not have. Fails, too, if fewer than 99.8 % of those that do not depend on
-// data agree.
+// Every sample runs for real on the CPU and on fake CPU tensors, in child processes. Prints counts by dtype and each
+// kind of disagreement with one example (--all: every disagreeing sample). Fails if a sample crashes, is wrong without
+// an entry in the allow list, or if fewer than 99.8 % of the samples that do not depend on data agree.
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -24,7 +23,7 @@
 namespace shadowgraph::conformance {
 namespace {
 
-constexpr unsigned kSeconds = 60;  // for one sample
+constexpr unsigned kSeconds = 60;  // limit per sample
 
 struct Counts {
   size_t agree = 0;
@@ -34,7 +33,7 @@ struct Counts {
   size_t allowed = 0;
   size_t crash = 0;
   size_t eager_crash = 0;
-  // among those that agree:
+  // among agreeing samples:
   size_t raised = 0;
   size_t gradients = 0;
   size_t writes = 0;
@@ -64,14 +63,14 @@ Result result_of(const std::string& text) {
   return {static_cast<Verdict>(text.at(0) - '0'), text.substr(2), static_cast<uint8_t>(text.at(1) - '0')};
 }
 
-// A call of the program's that is made of other operators.
+// Returns whether a call of the program is a composite of other operators.
 bool is_composite_call(const Sample& sample) {
   const auto op = Samples::find(sample.op);
   return sample.level == Level::kAboveAutograd && op &&
          op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-// Numbers as N, so that one kind of disagreement is one row.
+// Replaces numbers by N, so that similar disagreements share a row.
 std::string kind_of(const std::string& difference) {
   std::string kind;
   for (const char c : difference) {
@@ -85,7 +84,7 @@ std::string kind_of(const std::string& difference) {
   return kind;
 }
 
-// A sample with a fault is one number: the faults of the first tensors, after the sample as it is.
+// A sample and a fault are encoded as one number; the faults of the first tensors follow the unmodified sample.
 constexpr size_t kFaultKinds = Fault::kMoreDimensions;
 constexpr size_t kFaultyTensors = 4;
 constexpr size_t kFaults = 1 + kFaultyTensors * kFaultKinds;
@@ -96,7 +95,7 @@ Fault fault_of(size_t index) {
   return {static_cast<Fault::Kind>(1 + (fault - 1) % kFaultKinds), (fault - 1) / kFaultKinds};
 }
 
-// All faults of up to `most` evenly spaced samples of each operator that are no made-up forms.
+// Adds all faults for up to `most` evenly spaced samples per operator, excluding derived forms.
 std::vector<size_t> with_faults(const Samples& samples, const std::vector<size_t>& indices, size_t most) {
   std::map<std::string, std::vector<size_t>> by_operator;
   for (const size_t index : indices) {
@@ -264,7 +263,7 @@ int run(int argc, char** argv) {
   report.print();
   if (!table_path.empty()) write_file(table_path, report.table());
   const Counts counts = report.total();
-  // A faulty call may corrupt memory in eager and then crash later.
+  // A faulty call may corrupt memory in eager and crash later.
   const bool sound = faults != 0 || (counts.crash == 0 && counts.wrong == 0);
   const bool good = sound && 100 * counts.share() >= bar;
   fmt::print("{} samples, {:.2f} % of {} that do not depend on data agree: {}\n", indices.size(), 100 * counts.share(),

@@ -22,9 +22,9 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// Positions in the tuple of a call.
+// Indices in the tuple of a call.
 enum Field : size_t { kOperator, kOrigin, kDtype, kLevel, kArguments, kTensors };
-// Positions in the list of a tensor.
+// Indices in the list of a tensor.
 constexpr size_t kGeometry = 5;  // after alias, storage, dtype, flags, offset
 constexpr int64_t kRequiresGrad = 1;
 constexpr int64_t kConj = 2;
@@ -39,7 +39,7 @@ at::Scalar number(const IValue& value) {
   return c10::complex<double>(parts[1].toDouble(), parts[2].toDouble());
 }
 
-// Puts one encoded argument into the form that the dispatcher expects for its type.
+// Decodes an argument to the IValue that the dispatcher expects for its type.
 class Decoder {
  public:
   explicit Decoder(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {}
@@ -94,7 +94,7 @@ class Decoder {
   }
 
   IValue list(const IValue& value, const c10::Type& element, std::optional<int32_t> length) const {
-    // int[2] stride=1: one number for all.
+    // int[2] stride=1: one number is repeated.
     const std::vector<IValue> repeated(value.isList() ? 0 : static_cast<size_t>(length.value_or(1)), value);
     const c10::ArrayRef<IValue> elements = value.isList() ? value.toListRef() : c10::ArrayRef<IValue>(repeated);
     switch (element.kind()) {
@@ -211,7 +211,7 @@ Arguments Samples::arguments(size_t index, Contents contents) const {
     if (!storages.contains(alias)) {
       const auto [offset, bytes] = extents_.at(static_cast<size_t>(numbers[1].toInt()));
       uint8_t* data = storages_.mutable_data_ptr<uint8_t>() + offset;
-      // A call that raised may have left a tensor that is larger than its storage: that storage can grow.
+      // A call that raised may have left a tensor larger than its storage, so grow the storage.
       const size_t needed = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype),
                                                              static_cast<size_t>(numbers[4].toInt()));
       at::Tensor copy;
@@ -226,7 +226,7 @@ Arguments Samples::arguments(size_t index, Contents contents) const {
     at::Tensor tensor = at::empty({0}, dtype).set_(storages.at(alias), numbers[4].toInt(), sizes, strides);
     tensor._set_conj((flags & kConj) != 0);
     tensor._set_neg((flags & kNeg) != 0);
-    // set_ has written to it: a fresh tensor has not been written.
+    // set_ increments the version; detach() resets it.
     tensor = tensor.detach();
     tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(/*version=*/0));
     tensor.set_requires_grad((flags & kRequiresGrad) != 0);

@@ -1,9 +1,9 @@
-// The samples that export_samples.py wrote: calls of aten operators with all their arguments.
+// Reads the samples written by export_samples.py: calls of aten operators with all their arguments.
 //
 //     const Samples samples(path);
 //     Arguments arguments = samples.arguments(i, Contents::kCopied);   // real tensors, ready to be called with
 //
-// The format is described at the head of export_samples.py. Throws shadowgraph::Error for a file that is not of it.
+// The format is described in export_samples.py. Throws shadowgraph::Error if the file has another format.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,28 +16,28 @@
 
 namespace shadowgraph::conformance {
 
-// Where a call was seen.
+// Dispatch level at which the call was recorded.
 enum class Level : uint8_t { kBelowAutograd, kAboveAutograd, kMadeUp };
 
 struct Sample {
   std::string op;      // "aten::add.Tensor"
   std::string origin;  // OpInfo's name
-  std::string dtype;   // that OpInfo was asked for: "float32", ...; "errors" for samples that must raise
+  std::string dtype;   // dtype requested from OpInfo: "float32", ...; "errors" for samples that must raise
   Level level;
 };
 
 enum class Contents : uint8_t {
-  kCopied,  // may be written to
-  kShared,  // for what reads metadata alone
+  kCopied,  // may be written
+  kShared,  // for readers of metadata only
 };
 
-// A call with the tensors taken out: they are put in, converted or not, when the stack is made.
+// A call without its tensors, which are inserted, converted or not, when the stack is created.
 struct Arguments {
-  std::vector<at::Tensor> tensors;  // each one once, leaves
-  std::vector<bool> not_leaf;       // to be copied by the program before it is passed
+  std::vector<at::Tensor> tensors;  // distinct leaf tensors
+  std::vector<bool> not_leaf;       // copied before the call, so that they are not leaves
 };
 
-// Changes one argument of a call, so that eager refuses many of the results.
+// Changes one argument of a call so that eager usually refuses it.
 struct Fault {
   enum Kind : uint8_t {
     kNone,
@@ -50,9 +50,9 @@ struct Fault {
     kMoreDimensions
   };
   Kind kind = kNone;
-  size_t tensor = 0;  // position in Arguments::tensors
+  size_t tensor = 0;  // index into Arguments::tensors
 
-  // Returns false if the call has no such tensor, or the fault changes nothing.
+  // Returns false if the call has no such tensor, or the fault has no effect.
   bool apply(Arguments& arguments) const;
 };
 
@@ -63,11 +63,11 @@ class Samples {
   size_t size() const { return calls_.size(); }
   const std::string& torch_version() const { return torch_version_; }
   Sample sample(size_t index) const;
-  // How many calls the exporter left out, by reason.
+  // Numbers of calls that the exporter skipped, by reason.
   const std::vector<std::pair<std::string, int64_t>>& skipped() const { return skipped_; }
 
   Arguments arguments(size_t index, Contents contents) const;
-  // The operator's arguments, `tensors` in their places. Empty if this libtorch does not have the operator.
+  // Returns the operator's arguments with `tensors` inserted. Empty if this libtorch lacks the operator.
   std::optional<torch::jit::Stack> stack(size_t index, const std::vector<at::Tensor>& tensors) const;
   static std::optional<c10::OperatorHandle> find(const std::string& op);
 

@@ -14,7 +14,7 @@ using shadowgraph::testing::Tensors;
 
 struct Run {
   Outcome outcome;
-  std::vector<std::string> numbers;  // results that are no tensors, storage bytes of those that are
+  std::vector<std::string> numbers;  // results that are not tensors, and storage bytes of those that are
 };
 
 void collect(const c10::IValue& result, Tensors& tensors, std::vector<std::string>& numbers) {
@@ -92,7 +92,7 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
-// Lists of descriptions, the first entry that differs.
+// Compares lists of descriptions and notes the first entry that differs.
 void note(std::string& difference, const char* what, const std::vector<std::string>& real,
           const std::vector<std::string>& fake) {
   if (real == fake) return;

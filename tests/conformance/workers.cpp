@@ -12,13 +12,13 @@
 namespace shadowgraph::conformance {
 namespace {
 
-constexpr size_t kMostDeaths = 1000;  // rather than a process for every sample
+constexpr size_t kMostDeaths = 1000;  // avoids a process per sample
 
-// What a child writes: a header, then `length` bytes.
+// A message from a child: a header, then `length` bytes.
 struct Message {
   enum Kind : uint8_t { kBegin, kMark, kEnd } kind;
   char mark;
-  uint32_t position;  // in the child's share
+  uint32_t position;  // index within the child's share
   uint32_t length;
 };
 
@@ -35,7 +35,7 @@ void write_all(int file, const void* data, size_t bytes) {
 struct Child {
   pid_t process = -1;
   int pipe = -1;
-  size_t next = 0;  // the first of its indices that has not begun
+  size_t next = 0;  // its first index that has not started
   size_t step = 1;
   std::string received;
   bool working = false;
@@ -76,7 +76,7 @@ void start(Child& child, const std::vector<size_t>& indices, unsigned seconds, c
   child.working = false;
 }
 
-// Takes the whole messages out of what was received.
+// Extracts the complete messages from the received bytes.
 void read_messages(Child& child, const std::vector<size_t>& indices, const Done& done) {
   size_t at = 0;
   Message message;

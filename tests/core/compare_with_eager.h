@@ -299,7 +299,7 @@ inline void expect_fake_results(const Outcome& run, c10::Device device) {
   for (const at::Tensor& result : run.tensors) {
     if (!result.defined()) continue;
     EXPECT_TRUE(is_fake(result)) << "a result is not a fake tensor";
-    EXPECT_EQ(result.device(), device) << "a result is on another device";
+    EXPECT_EQ(result.device(), device) << "a result is on the wrong device";
   }
 }
 

@@ -1,11 +1,11 @@
-// Writes a page that says how fake tensors run every aten overload of this libtorch, and checks that each has a way.
+// Writes a page on how fake tensors run every aten overload of this libtorch, and checks that each is supported.
 //
 //     operator_coverage [--check] FILE WAYS COUNTS ALLOW_LIST
 //
-// FILE is the page. WAYS is its first table, how many overloads run in which way: tests/coverage/ways.md, written along
-// with FILE. COUNTS is the table that `conformance --table` wrote, ALLOW_LIST its list of disagreements; the page shows
-// both. --check writes FILE alone. It fails if an overload has neither a way nor a reason why not, or if WAYS is not what
-// is counted. It also fails if COUNTS has samples that are wrong, have no rule or crash.
+// FILE is the page. WAYS is its first table, the number of overloads by implementation (tests/coverage/ways.md),
+// written along with FILE. COUNTS is the table written by `conformance --table`, ALLOW_LIST its list of accepted
+// disagreements; the page shows both. --check writes FILE only. It fails if an overload has neither an implementation
+// nor a reason for its absence, if WAYS is outdated, or if COUNTS has samples that are wrong, have no rule or crash.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -115,7 +115,7 @@ std::string page(const Rows& rows, const std::string& counts, const conformance:
   return text;
 }
 
-// The cells of a line of a Markdown table, without the spaces around them; empty if the line is none.
+// Splits a line of a Markdown table into trimmed cells; empty if the line is not a table row.
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;
   if (!line.starts_with("| ")) return cells;
@@ -126,7 +126,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// What in COUNTS must not be there, a line each.
+// Lists unacceptable counts in COUNTS, one per line.
 std::string bad_counts(const std::string& counts) {
   std::string said;
   std::vector<std::string> columns;

@@ -1,4 +1,4 @@
-// Why an operator that fake tensors cannot run is none of theirs.
+// Reasons why fake tensors do not support an operator.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -7,7 +7,7 @@
 
 namespace shadowgraph::conformance {
 
-// "" if there is no reason but that nobody has written a rule.
+// Returns "" if there is no reason except that no rule has been written.
 std::string why_refused(const c10::OperatorHandle& op);
 
 }  // namespace shadowgraph::conformance

@@ -1,5 +1,5 @@
-// Preloaded into the tool, it runs the tool's main in a child for each request. Loading libtorch takes longer than most
-// runs, and is done once here. tests/python/limited_runs.py asks.
+// Preloaded into the tool, this library runs the tool's main in a child process per request, so that libtorch, whose
+// loading takes longer than most runs, is loaded once. tests/python/limited_runs.py is the client.
 //
 //     request, on stdin: a number n, then n strings: folder, file for stdout, file for stderr, seconds of the processor,
 //     seconds in all, bytes of address space, and the arguments, the tool's name first; each ends with a NUL
@@ -53,7 +53,7 @@ void point(int descriptor, const char* path, int flags) {
   close(file);
 }
 
-// In the child: what the request says, then the tool's own main.
+// In the child: applies the request, then runs the tool's main.
 int run(const std::vector<std::string>& request, char** environment) {
   if (chdir(request[0].c_str()) != 0) _exit(125);
   std::freopen("/dev/null", "r", stdin);
@@ -85,7 +85,7 @@ int serve(int, char**, char** environment) {
 
 }  // namespace
 
-// glibc calls it with the program's main; whoever is loaded first answers.
+// glibc calls this with the program's main; the first loaded definition takes precedence.
 extern "C" int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(), void (*end)(),
                                  void* stack) {
   tools_main = main;

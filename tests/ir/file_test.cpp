@@ -41,7 +41,7 @@ TEST_F(Files, ComeBackByteForByte) {
   EXPECT_EQ(read_file(path("f")), content);
   write_file(path("f"), "");
   EXPECT_EQ(read_file(path("f")), "");
-  EXPECT_EQ(count(), 1U) << "a temporary file is left";
+  EXPECT_EQ(count(), 1U) << "a temporary file was left behind";
 }
 
 TEST_F(Files, AreAsTheyWereWhenWritingFails) {
@@ -54,7 +54,7 @@ TEST_F(Files, AreAsTheyWereWhenWritingFails) {
                Error);
   EXPECT_THROW(write_file(path("f"), [](std::ostream& out) { out.setstate(std::ios::badbit); }), FileError);
   EXPECT_EQ(read_file(path("f")), "before");
-  EXPECT_EQ(count(), 1U) << "a temporary file is left";
+  EXPECT_EQ(count(), 1U) << "a temporary file was left behind";
 }
 
 TEST_F(Files, LinksAreFollowed) {

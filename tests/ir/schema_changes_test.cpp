@@ -41,7 +41,7 @@ TEST(SchemaChanges, ADroppedArgumentMayNotBeStated) {
   EXPECT_TRUE(is_of_here(read_call(schema, "aten::relu(self=%0)")));
   try {
     read_call(schema, "aten::relu(self=%0, fast=1)");
-    FAIL() << "an argument that this libtorch does not have was read";
+    FAIL() << "accepted an argument that this libtorch does not have";
   } catch (const ParseError& error) {
     EXPECT_THAT(error.what(), HasSubstr("unknown argument \"fast\""));
   }

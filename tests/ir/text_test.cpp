@@ -187,7 +187,7 @@ TEST(IrText, ConstantsComeBackBitByBit) {
   };
   for (const at::Tensor& tensor : tensors) call(graph, "Tensor", Argument::of_constant(graph.add_constant(tensor)));
   const std::string text = to_text(graph);
-  EXPECT_LT(text.size(), 2500U) << "the expanded tensor was written out";
+  EXPECT_LT(text.size(), 2500U) << "the expanded tensor was printed element by element";
   const Graph back = parse(text);
   ASSERT_EQ(back.constant_count(), tensors.size());
   for (uint32_t i = 0; i < tensors.size(); ++i) {

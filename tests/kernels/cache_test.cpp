@@ -1,5 +1,5 @@
-// Tests the cache of kernels: what is found again, and by whom. It also meets entries that are broken or another's, a
-// compiler that fails or hangs, and a disk that is full.
+// Tests the kernel cache: hits within and across processes, broken and foreign entries, a compiler that fails or hangs,
+// and a full disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// x + number, of contiguous floats.
+// A kernel program for x + number on contiguous floats.
 KernelProgram adding(double number) {
   KernelProgram program;
   program.operands = {{.dtype = c10::kFloat}, {.dtype = c10::kFloat, .written = true}};
@@ -75,7 +75,7 @@ TEST(KernelCache, AnEntryIsSourceLibraryAndManifestAndIsFoundAgain) {
   EXPECT_TRUE(files_of(folder.path(), ".so").empty());
 }
 
-// Each way to break an entry: it is passed over, counted and made again.
+// Breaks an entry in every possible way: it is skipped, counted and rebuilt.
 TEST(KernelCache, BrokenEntriesAreMadeAgain) {
   const auto broken_by = [](const std::function<void(const std::string&)>& damage) {
     const TemporaryFolder folder;
@@ -118,7 +118,7 @@ TEST(KernelCache, KeysOfOneHashAreToldApart) {
   }
 }
 
-// As if the folder had come from another processor, or the compiler had been replaced.
+// Simulates a folder from another processor, or a replaced compiler.
 TEST(KernelCache, WhatAnotherCompilerMadeIsNotTaken) {
   const TemporaryFolder folder;
   folder.cache()->find("group", adding(1));
@@ -150,7 +150,7 @@ TEST(KernelCache, ACompilerThatFailsHangsOrIsNotThereIsNoError) {
     EXPECT_EQ(kernel->function(), nullptr);
     EXPECT_EQ(kernel->state(), Kernel::State::kFailed);
     EXPECT_EQ(cache.stats().failed, 1);
-    EXPECT_EQ(cache.find("group", adding(1)), kernel) << "not tried again";
+    EXPECT_EQ(cache.find("group", adding(1)), kernel) << "compiled again";
     EXPECT_EQ(cache.stats().failed, 1);
     return kernel->problem();
   };
@@ -159,7 +159,7 @@ TEST(KernelCache, ACompilerThatFailsHangsOrIsNotThereIsNoError) {
   EXPECT_THAT(compiler_backend({.compiler = "/nowhere/g++"})->problem(), HasSubstr("/nowhere/g++"));
 }
 
-// One that cannot be written to, as a full disk's.
+// The folder is not writable, as on a full disk.
 TEST(KernelCache, AFolderThatTakesNothingLeavesKernelsToThisProcess) {
   const TemporaryFolder folder;
   const std::string file = folder.path() + "/file";
@@ -169,7 +169,7 @@ TEST(KernelCache, AFolderThatTakesNothingLeavesKernelsToThisProcess) {
   EXPECT_GT(cache.stats().write_errors, 0);
 }
 
-// A file system of 32 KiB, in a child with mounts of its own: the library does not fit.
+// A file system of 32 KiB, in a child process with private mounts: the library does not fit.
 TEST(KernelCache, AFullDiskLeavesKernelsToThisProcess) {
   const TemporaryFolder folder;
   constexpr int kNoMounts = 77;
@@ -189,11 +189,11 @@ TEST(KernelCache, AFullDiskLeavesKernelsToThisProcess) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoMounts) GTEST_SKIP() << "this process may not mount";
+  if (WEXITSTATUS(status) == kNoMounts) GTEST_SKIP() << "this process has no permission to mount";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// The manifest tells of it, and it is no library of this machine.
+// The manifest lists a library that cannot be loaded on this machine.
 TEST(KernelCache, ALibraryThatDoesNotLoadIsMadeAgain) {
   const TemporaryFolder folder;
   folder.cache()->find("group", adding(1));
@@ -205,14 +205,14 @@ TEST(KernelCache, ALibraryThatDoesNotLoadIsMadeAgain) {
   const size_t at = text.find("\"sha256\": \"") + 11;
   text.replace(at, 64, sha256(garbage));
   std::ofstream(manifest, std::ios::trunc) << text;
-  EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "") << "only loading it shows";
+  EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "") << "the problem is detected only on loading";
   const auto cache = folder.cache();
   EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
   EXPECT_EQ(cache->stats().rejected, 1);
   EXPECT_EQ(cache->stats().compiled, 1);
 }
 
-// What it leaves, a lock and files of another name, is in nobody's way.
+// Its leftover lock and temporary files do not affect other processes.
 TEST(KernelCache, AProcessThatIsKilledWhileItCompiles) {
   const TemporaryFolder folder;
   const std::string compiler = folder.path() + "/compiler";
@@ -238,7 +238,7 @@ TEST(KernelCache, AProcessThatIsKilledWhileItCompiles) {
 
 TEST(KernelCache, TwoProcessesCompileOnce) {
   const TemporaryFolder folder;
-  // Each tells by its exit status how often it compiled.
+  // Each child reports its number of compilations as its exit status.
   const auto child = [&] {
     const pid_t pid = ::fork();
     if (pid != 0) return pid;

@@ -24,7 +24,7 @@ torch::jit::Stack call_of(const c10::OperatorHandle& op, std::vector<c10::IValue
 
 torch::jit::Stack copy_of(const torch::jit::Stack& stack) {
   std::map<const c10::StorageImpl*, at::Tensor> storages;
-  std::map<const c10::TensorImpl*, at::Tensor> copies;  // one tensor given twice is one again
+  std::map<const c10::TensorImpl*, at::Tensor> copies;  // a tensor that is passed twice is copied once
   torch::jit::Stack out;
   for (const c10::IValue& value : stack) {
     if (!value.isTensor() || !value.toTensor().defined()) {

@@ -1,4 +1,4 @@
-// Calls of operators through kernels, compared with eager. Internal to tests/kernels.
+// Calls operators through kernels and compares with eager. Internal to tests/kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace shadowgraph::kernel_tests {
 
-// One cache for all tests of the process, which compiles at once.
+// One cache for all tests of the process, which compiles synchronously.
 OperatorKernels& kernels();
 
 inline c10::OperatorHandle operator_named(const std::string& name) {
@@ -23,12 +23,12 @@ inline c10::OperatorHandle operator_named(const std::string& name) {
                                                         dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
 }
 
-// Arguments, with the schema's defaults for those that are not given.
+// Completes the arguments with the schema's defaults.
 torch::jit::Stack call_of(const c10::OperatorHandle& op, std::vector<c10::IValue> given);
-// Tensors copied, with their geometry and what they share.
+// Copies tensors, keeping their geometry and aliases.
 torch::jit::Stack copy_of(const torch::jit::Stack& stack);
 
-// Runs the call both ways; results and operands must agree within `ulps` (0: bit for bit).
+// Runs the call in eager and with the kernel; results and operands must agree within `ulps` (0: bitwise).
 void compare(const std::string& name, std::vector<c10::IValue> given, double ulps = 0);
 
 }  // namespace shadowgraph::kernel_tests

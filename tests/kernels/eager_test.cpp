@@ -1,4 +1,4 @@
-// compile_operators(): eager mode, autograd and optimizers through kernels, and that all else goes on as before.
+// compile_operators(): eager mode, autograd and optimizers use the kernels, and everything else is unaffected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -37,7 +37,7 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
     EXPECT_TRUE(at::mul(x, y).equal(expected));
     EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").ran, 2);
     EXPECT_EQ(cache->stats().compiled, 1);
-    // Complex numbers are eager's.
+    // Complex operands are left to eager.
     const at::Tensor z = at::randn({3}, at::kComplexFloat);
     const at::Tensor product = at::mul(z, z);
     EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").unsupported, 1);
@@ -73,7 +73,7 @@ TEST(CompileOperators, EveryOperatorAtOnceBesideARealProgram) {
   EXPECT_GT(row_of(compiled, "aten::mean").ran + row_of(compiled, "aten::threshold_backward").ran, 0);
 }
 
-// Calls that differ only in how far apart two operands begin in their storage: each its own.
+// Calls that differ only in the distance between two overlapping operands get separate kernels.
 TEST(CompileOperators, OverlappingViewsAreToldApartByTheirDistance) {
   const TemporaryFolder folder;
   const at::Tensor y = at::randn({34});
@@ -115,7 +115,7 @@ TEST(CompileOperators, TheyMayGoInAnyOrder) {
   first.reset();
   EXPECT_TRUE(at::neg(x).equal(x * -1));
   EXPECT_EQ(row_of(second, "aten::neg").ran, 1);
-  const at::Tensor z = at::ones({3}, at::kComplexFloat);  // eager's
+  const at::Tensor z = at::ones({3}, at::kComplexFloat);  // left to eager
   EXPECT_TRUE(at::neg(z).equal(z * -1));
 }
 
@@ -129,7 +129,7 @@ TEST(CompileOperators, MayGoWhileThreadsCall) {
   {
     const auto compiled =
         compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
-    at::add(x, x);  // the kernel is there before the threads are
+    at::add(x, x);  // compiles the kernel before the threads start
   }
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -163,7 +163,7 @@ TEST(CompileOperators, WrongNamesAndKeysAreRefused) {
   EXPECT_THAT(why({"no namespace"}, c10::DispatchKey::CPU), HasSubstr("no namespace"));
   EXPECT_THAT(why({"aten::mm"}, c10::DispatchKey::CPU), HasSubstr("aten::mm"));
   EXPECT_THAT(why({"aten::neg"}, c10::DispatchKey::CUDA), HasSubstr("compiles kernels for cpu, not for cuda"));
-  // Nothing is left behind by a list of which a part is right.
+  // If one operator of the list is invalid, none of them is replaced.
   EXPECT_NE(why({"aten::neg", "aten::no_such"}, c10::DispatchKey::CPU), "");
 }
 
@@ -195,7 +195,7 @@ TEST(CompileOperators, TrainingAgrees) {
   }
 }
 
-// In-place operators that do not read their self, also where they lie among others.
+// In-place operators that do not read self, also inside groups.
 TEST(CompileOperators, SelfIsWrittenWithoutBeingRead) {
   const TemporaryFolder folder;
   const CompiledOperators compiled =

@@ -1,4 +1,4 @@
-// What reads where an index says: rows, single elements, losses. An index out of range is eager's error.
+// Kernels that read at indices: rows, single elements, losses. An out-of-range index raises eager's error.
 #include <torch/torch.h>
 
 #include "tests/kernels/cases.h"

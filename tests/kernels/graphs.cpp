@@ -83,9 +83,9 @@ void expect_close(const at::Tensor& expected, const at::Tensor& found, double ep
   if (expected.scalar_type() == at::kHalf) epsilon = 0x1p-10;
   if (expected.scalar_type() == at::kBFloat16) epsilon = 0x1p-7;
   const double off = (a - b).abs().max().item<double>();
-  // Zero but for rounding, as the gradient of an attention's key bias is.
+  // Values that are zero except for rounding, such as the gradient of an attention key bias.
   const double largest = std::max(a.abs().max().item<double>(), 1e-4);
-  EXPECT_LE(off, epsilons * epsilon * largest) << what;  // false for a NaN, too
+  EXPECT_LE(off, epsilons * epsilon * largest) << what;  // also fails for NaN
 }
 
 std::shared_ptr<KernelGroups> expect_same(const Function& function, const Tensors& inputs, double epsilons) {

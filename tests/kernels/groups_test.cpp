@@ -1,4 +1,4 @@
-// Groups of nodes as kernels in replay: the same as the nodes, whatever aliases, is written, or has no elements.
+// Replays groups of nodes as kernels: results equal those of the nodes, with aliases, writes and empty tensors.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(KernelGroups, AChainIsOneCallAndStoresWhatIsReadOutside) {
       {numbers({17, 9}, 1), numbers({9}, 2)});
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"mul", "add", "relu"}));
   EXPECT_EQ(groups->lowered(0).inputs.size(), 2U);
-  EXPECT_EQ(groups->lowered(0).outputs.size(), 2U);  // not b
+  EXPECT_EQ(groups->lowered(0).outputs.size(), 2U);  // b is not an output
 }
 
 TEST(KernelGroups, AllDtypesRoundAsTheNodesDo) {
@@ -42,7 +42,7 @@ TEST(KernelGroups, AllDtypesRoundAsTheNodesDo) {
 TEST(KernelGroups, IntegersAndConversions) {
   const auto groups = expect_same(
       [](const Tensors& x) {
-        const at::Tensor a = at::add(x[0], x[1]);  // i16 and u8: i16
+        const at::Tensor a = at::add(x[0], x[1]);  // i16 and u8 promote to i16
         return Tensors{at::mul(a.to(at::kFloat), x[2]), at::eq(a, x[1])};
       },
       {at::arange(-20, 20).to(at::kShort), at::arange(0, 40).to(at::kByte), numbers({40}, 5)});
@@ -65,7 +65,7 @@ TEST(KernelGroups, AnOptimizersStepOfAParameterIsOneCall) {
   EXPECT_EQ(groups->lowered(0).outputs.size(), 0U);
 }
 
-// The older name of a tensor that is written reads what was written.
+// Reading through an alias created before a write returns the written values.
 TEST(KernelGroups, WritesAreSeenThroughOlderNames) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -111,7 +111,7 @@ TEST(KernelGroups, NothingAndOneElement) {
   expect_same(function, {numbers({1, 1}, 1), numbers({1}, 2)});
 }
 
-// mm needs the product and makes what the sum needs: they cannot be one call. Both others join the product where it is.
+// mm depends on the product and feeds the sum, so the two cannot be one call. The other two nodes join the product.
 TEST(KernelGroups, NoWayLeadsOutOfAGroupAndBack) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -125,7 +125,7 @@ TEST(KernelGroups, NoWayLeadsOutOfAGroupAndBack) {
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"mul", "relu", "mul"}, Names{"add", "neg"}));
 }
 
-// Two chains that need one another crosswise: each could be one call, not both.
+// Two chains that depend on each other crosswise: either could be one call, but not both.
 TEST(KernelGroups, GroupsDoNotNeedOneAnotherInACircle) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -157,7 +157,7 @@ TEST(KernelGroups, DrawsKeepTheirOrder) {
   EXPECT_TRUE(same_bits(plain[0], found[0]));
 }
 
-// Tensors that the graph takes for two are one, or overlap: a write to the first is seen by the second.
+// Two graph inputs are bound to identical or overlapping tensors: a write to the first is seen by the second.
 TEST(KernelGroups, BoundTensorsThatOverlapRunAsNodes) {
   const Graph graph = graph_of(
       [](const Tensors& x) {
@@ -214,7 +214,7 @@ TEST(KernelGroups, OnFakesAndWatchedNodesRun) {
     FakeTensorMode mode;
     EXPECT_TRUE(is_fake(interpreter.run(Bindings().bind("x0", numbers({8}, 1))).outputs[0]));
   }
-  // A capture of the replay sees its operators.
+  // Capturing the replay records the original operators.
   const Graph again = graph_of([&](const Tensors& x) { return interpreter.run(Bindings().bind("x0", x[0])).outputs; },
                                {numbers({8}, 1)});
   EXPECT_EQ(again.node_count(), graph.node_count());
@@ -240,8 +240,8 @@ TEST(KernelGroups, SlicesUseTheGroupsThatTheyHoldWhole) {
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"mul", "add"}, Names{"relu"}));
   EXPECT_TRUE(same_bits(run({values[2]}, groups)[0], x * 2 + 1));
   EXPECT_EQ(groups->report()[0].kernel_runs, 1);
-  EXPECT_TRUE(same_bits(run({values[1]}, groups)[0], x * 2));  // a part of the group alone
-  const auto both = run({values[1], values[4]}, groups);       // what only the group sees
+  EXPECT_TRUE(same_bits(run({values[1]}, groups)[0], x * 2));  // only a part of the group
+  const auto both = run({values[1], values[4]}, groups);       // including a value inside the group
   EXPECT_TRUE(same_bits(both[0], x * 2));
   EXPECT_TRUE(same_bits(both[1], run({values[4]}, nullptr)[0]));
   EXPECT_EQ(groups->report()[0].kernel_runs, 1);
@@ -265,7 +265,7 @@ TEST(KernelGroups, ExactLeavesTranscendentalFunctionsToLibtorch) {
   EXPECT_THAT(names(*expect_same(function, inputs, 4)), UnorderedElementsAre(Names{"mul", "tanh", "add"}));
 }
 
-// ---- Random programs: writes, views of all kinds, out=, resize_, draws. Kernels are compiled quickly and run slowly.
+// ---- Random programs: writes, views, out=, resize_, draws. Kernels are compiled without optimization.
 
 class RandomProgramsWithKernels : public ::testing::TestWithParam<int> {};
 

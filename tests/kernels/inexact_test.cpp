@@ -1,6 +1,5 @@
-// Tests what is not exactly rounded. Transcendental functions are within the units in the last place of eager's that
-// docs/kernels.md states. What is made of several of them, and sums in another order, are within a part of the largest
-// result.
+// Kernels without correct rounding: transcendental functions are within the ulps of eager that docs/kernels.md states;
+// compositions of several, and reordered sums, are within a fraction of the largest result.
 #include <torch/torch.h>
 
 #include "tests/kernels/cases.h"
@@ -10,7 +9,7 @@ namespace {
 
 using c10::IValue;
 
-// All magnitudes, both signs, and what is no number.
+// All magnitudes, both signs, NaN and infinities.
 at::Tensor many_values(at::ScalarType dtype) {
   const at::Tensor magnitudes = at::exp2(at::linspace(-30, 6.4, 4001, at::kDouble));
   const double inf = std::numeric_limits<double>::infinity();
@@ -26,12 +25,12 @@ TEST(KernelsInexact, FunctionsOfOneNumber) {
     compare(name, {many_values(at::kBFloat16)}, 1);
     compare(name, {many_values(at::kHalf)}, 1);
   }
-  // libtorch's own error function of two-byte types is 0 where its argument is small.
+  // libtorch's erf for two-byte types returns 0 for small arguments.
   compare("erf", {many_values(at::kFloat)}, 2);
   compare("erf", {many_values(at::kDouble)}, 2);
 }
 
-// Within `epsilons` of the dtype, of the largest result.
+// Compares within `epsilons` of the dtype, relative to the largest result.
 void near(const std::string& name, std::vector<IValue> given, double epsilons) {
   const c10::OperatorHandle op = operator_named(name);
   torch::jit::Stack eager = call_of(op, std::move(given));
@@ -87,7 +86,7 @@ TEST(KernelsInexact, Reductions) {
       near("sum.dim_IntList", {x, IValue(std::vector<int64_t>{1})}, 8);
       near("mean.dim", {x, IValue(std::vector<int64_t>{1})}, 8);
       near("sum", {x}, 64);
-      if (length == 1) continue;  // what is left of a number without itself: rounding alone
+      if (length == 1) continue;  // a value minus itself leaves only rounding errors
       near("native_layer_norm",
            {x, IValue(std::vector<int64_t>{length}), at::ones({length}).to(dtype), at::zeros({length}).to(dtype), 1e-5},
            32);
@@ -97,7 +96,7 @@ TEST(KernelsInexact, Reductions) {
 
 std::vector<int64_t> dims(std::initializer_list<int64_t> list) { return list; }
 
-// Dimensions that are not the last: reduced column by column, or row by row in several loops.
+// Dimensions other than the last are reduced column by column, or row by row in several loops.
 TEST(KernelsInexact, ReductionsOfAnyDimensions) {
   torch::manual_seed(5);
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {

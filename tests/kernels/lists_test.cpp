@@ -1,4 +1,4 @@
-// Operators over lists of tensors: element by element what eager does, or nothing at all.
+// Operators on lists of tensors: element by element equal to eager, or left to eager entirely.
 #include <torch/torch.h>
 
 #include "tests/kernels/cases.h"
@@ -26,7 +26,7 @@ Tensors copies(const Tensors& tensors) {
   return out;
 }
 
-// Runs both ways on copies; lists of tensors must agree within `epsilons` of each tensor's largest element.
+// Runs eager and the kernel on copies; lists must agree within `epsilons` of each tensor's largest element.
 void compare_lists(const std::string& name, const std::vector<IValue>& given, double epsilons = 0) {
   const c10::OperatorHandle op = operator_named(name);
   const auto copied = [&] {
@@ -106,7 +106,7 @@ TEST(KernelsLists, WhatOptimizersCall) {
   compare_lists("_foreach_reciprocal_", {a});
 }
 
-// An element that no kernel is made for leaves all to eager.
+// If one element has no kernel, the whole call is left to eager.
 TEST(KernelsLists, AllOrNothing) {
   Tensors a = some(1);
   a.push_back(at::ones({1}).expand({4}));
@@ -131,7 +131,7 @@ TEST(KernelsLists, FusedAdam) {
         for (const bool amsgrad : {false, true}) {
           for (const bool maximize : {false, true}) {
             Tensors parameters = some(1, dtype);
-            parameters.pop_back();  // libtorch's takes them for contiguous
+            parameters.pop_back();  // libtorch assumes that they are contiguous
             const auto sized = [&](int64_t seed) {
               Tensors out = some(seed, dtype);
               out.pop_back();
@@ -167,7 +167,7 @@ TEST(KernelsLists, FusedSgd) {
   }
 }
 
-// Only the weight decay, among a step's numbers, decides what is compiled, by being zero or not.
+// Among a step's scalars, only whether weight decay is zero affects the compiled code.
 TEST(KernelsLists, AnotherLearningRateOrStepCompilesNothing) {
   Tensors parameters = some(1);
   parameters.pop_back();

@@ -1,5 +1,5 @@
-// Which way is faster is found by using both, each call once, and is known to the next process. Times are told by a clock
-// of the test's: it says how long each call took, whatever it really took.
+// The faster of kernel and original is found by timing both in real calls, and the verdict persists across processes.
+// Times come from a scripted clock in the test, independent of actual durations.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -13,14 +13,14 @@
 namespace shadowgraph::kernel_tests {
 namespace {
 
-// Every second look at it ends what the look before began: the kernel in 100 ns, what it stands for in `original`.
+// Every second reading ends an interval: 100 ns for the kernel, `original` for the replaced operators.
 class ScriptedClock {
  public:
   explicit ScriptedClock(int64_t original) : original_(original) {}
   KernelMeasureOptions options(int samples) {
     return {.samples = samples, .clock = [this] {
               if (looks_++ % 2 == 0) return now_;
-              // Kernel and original take turns: k o o k.
+              // Kernel and original alternate: k o o k.
               const int64_t turn = (looks_ / 2 - 1) % 4;
               now_ += turn == 0 || turn == 3 ? 100 : original_;
               return now_;
@@ -39,7 +39,7 @@ const Function kFunction = [](const Tensors& x) { return Tensors{at::add(at::mul
 TEST(KernelMeasure, EachCallGoesOneWayAndTheFasterIsKept) {
   const Tensors inputs = {at::randn({50})};
   for (const int64_t original : {99, 103, 104}) {
-    const bool nodes = original < 104;  // the kernel must be faster by 1 in 32
+    const bool nodes = original < 104;  // the kernel must be at least 1/32 faster
     const TemporaryFolder folder;
     ScriptedClock clock(original);
     const Graph graph = graph_of(kFunction, inputs);
@@ -53,7 +53,7 @@ TEST(KernelMeasure, EachCallGoesOneWayAndTheFasterIsKept) {
       EXPECT_EQ(state == KernelGroups::State::kMeasuring, i < 5) << i;
     }
     const auto report = groups->report()[0];
-    // k o o k k o: three of each.
+    // k o o k k o: three calls each.
     EXPECT_EQ(report.kernel_runs, nodes ? 3 : 17);
     EXPECT_EQ(report.node_runs, nodes ? 17 : 3);
     EXPECT_EQ(report.state, nodes ? KernelGroups::State::kNodes : KernelGroups::State::kKernel);
@@ -82,7 +82,7 @@ TEST(KernelMeasure, TheNextProcessKnows) {
   EXPECT_EQ(groups->report()[0].kernel_ns, 100);
   EXPECT_EQ(groups->report()[0].nodes_ns, 99);
   EXPECT_EQ(unused.looks(), 0);
-  // The verdict is for this size; for another it is found again.
+  // A verdict is valid for this size only; another size is measured again.
   const Tensors larger = {at::randn({5000})};
   const Graph other = graph_of(kFunction, larger);
   const auto others = group_kernels(other, cache, {.measure = unused.options(1)});
@@ -115,7 +115,7 @@ TEST(KernelMeasure, EagerCallsGoOneWayEach) {
   const CompiledOperators compiled = compile_operators({"aten::add_.Tensor"}, c10::DispatchKey::CPU,
                                                        {.measure = clock.options(2), .cache = folder.cache()});
   for (int i = 0; i < 10; ++i) x.add_(1);
-  EXPECT_TRUE(x.equal(at::full({20}, 10.0)));  // none twice
+  EXPECT_TRUE(x.equal(at::full({20}, 10.0)));  // no call ran twice
   const auto report = compiled.report();
   ASSERT_EQ(report.size(), 1U);
   EXPECT_EQ(report[0].ran, 2);
@@ -123,7 +123,7 @@ TEST(KernelMeasure, EagerCallsGoOneWayEach) {
   EXPECT_EQ(clock.looks(), 8);
 }
 
-// A verdict is of one number of threads; with another, the faster way is found again.
+// A verdict is valid for one number of threads; another number is measured again.
 TEST(KernelMeasure, EachNumberOfThreadsHasItsVerdict) {
   struct Threads {
     int before = at::get_num_threads();
@@ -139,7 +139,7 @@ TEST(KernelMeasure, EachNumberOfThreadsHasItsVerdict) {
     return compiled.report().at(0);
   };
   ScriptedClock slow_kernel(50);
-  EXPECT_EQ(run_with(1, slow_kernel).original, 5);  // the kernel once, to measure it
+  EXPECT_EQ(run_with(1, slow_kernel).original, 5);  // one kernel call, to measure it
   ScriptedClock fast_kernel(200);
   EXPECT_EQ(run_with(2, fast_kernel).ran, 5);
   ScriptedClock unused(0);

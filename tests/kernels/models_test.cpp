@@ -1,4 +1,4 @@
-// The built-in models, tiny, replayed with kernels: inference and training steps do what plain replay does.
+// Replays tiny built-in models with kernels: inference and training steps match plain replay.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -62,8 +62,8 @@ class KernelModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 
-  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element. What is summed over a batch
-  // cancels, so gradients are further off than what they are made of.
+  // `exact`: bitwise. Otherwise within epsilons of each tensor's largest element. Sums over a batch cancel, so
+  // gradients deviate more than their operands.
   static void compare_program(const std::string& name, Program program, bool exact) {
     const Graph graph = graph_of_model(name, program);
     const auto groups = kernels_of(graph, exact);
@@ -81,7 +81,8 @@ class KernelModels : public ::testing::TestWithParam<std::string> {
       at::Tensor other = found.tensors.at(key);
       const auto gradient = plain.result.gradients.find(key);
       if (!exact && program == Program::kAdamW && gradient != plain.result.gradients.end()) {
-        // The first step is lr times the gradient's sign, also where that is rounding alone (an attention's key bias).
+        // AdamW's first step is lr times the sign of the gradient, even if that is only rounding noise (attention key
+        // bias).
         const at::Tensor size = gradient->second.abs();
         const double least = std::max(1e-3 * size.max().item<double>(), 1e-7);
         EXPECT_LE((tensor - other).abs().max().item<double>(), 2.01 * kLearningRate) << key;

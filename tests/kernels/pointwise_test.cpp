@@ -1,4 +1,4 @@
-// What is exactly rounded, bit for bit against eager: all dtypes, on values that are easily got wrong.
+// Correctly rounded operators are bitwise equal to eager, for all dtypes, on edge cases.
 #include <torch/torch.h>
 
 #include "tests/kernels/cases.h"
@@ -8,7 +8,7 @@ namespace {
 
 using c10::IValue;
 
-// NaN, infinities, zeros of both signs, denormals, halves, large numbers; a length that fills no vector.
+// NaN, infinities, signed zeros, denormals, halves, large numbers; the length is not a multiple of the vector width.
 at::Tensor hard_values(at::ScalarType dtype, int64_t count = 67) {
   const double inf = std::numeric_limits<double>::infinity();
   const std::vector<double> values = {std::nan(""), inf, -inf, 0.0,  -0.0,  1e-40, -1e-40, 0.5,  -0.5,
@@ -26,7 +26,7 @@ at::Tensor hard_values(at::ScalarType dtype, int64_t count = 67) {
 
 bool has_two_bytes(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
-// No kernel is made of the call, and the stack stays as it was.
+// Expects that no kernel is made for the call and the stack is unchanged.
 void refused(const char* name, std::vector<IValue> given) {
   const auto op = operator_named(name);
   torch::jit::Stack stack = call_of(op, std::move(given));
@@ -44,7 +44,7 @@ TEST(KernelsPointwise, OneOperandOfAllFloats) {
          {"neg", "abs", "reciprocal", "floor", "ceil", "trunc", "round", "relu", "clone", "neg_", "relu_"}) {
       compare(name, {hard_values(dtype)});
     }
-    // Ours is rounded as IEEE 754 says; libtorch's, which is MKL's, is not: sqrt(65504.0f).
+    // Our kernel rounds as IEEE 754 requires; libtorch's, from MKL, does not: sqrt(65504.0f).
     for (const char* name : {"sqrt", "sqrt_"}) compare(name, {hard_values(dtype)}, 1);
   }
 }
@@ -73,7 +73,7 @@ TEST(KernelsPointwise, TwoOperandsOfAllPairsOfDtypes) {
   }
 }
 
-// A number raises a tensor's dtype to its own kind: true times 3 is 3.
+// A scalar promotes a tensor to its category: true times 3 is 3.
 TEST(KernelsPointwise, NumbersOfAnotherKind) {
   const std::vector<at::ScalarType> integers{at::kBool, at::kByte, at::kInt, at::kLong};
   for (const at::ScalarType a : integers) {
@@ -95,7 +95,7 @@ TEST(KernelsPointwise, TwoOperands) {
           "logical_or", "logical_xor", "add_.Tensor", "mul_.Tensor", "div_.Tensor", "copy_"}) {
       compare(name, {x.clone(), y});
     }
-    // What libtorch rounds in ways of its own is left to it.
+    // Operators that libtorch rounds in a special way are left to it.
     const auto check = has_two_bytes(dtype) ? refused : +[](const char* name, std::vector<IValue> given) {
       compare(name, std::move(given));
     };
@@ -181,7 +181,7 @@ TEST(KernelsPointwise, Geometries) {
   both(at::randn({1, 1, 1}), at::randn({1}));
   both(x.expand({3, 6, 5, 7}), at::randn({3, 1, 1, 1}));
   both(at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast), at::randn({1, 3, 1, 1}));
-  // In place on what is not contiguous, and with operands that share its storage.
+  // In place on non-contiguous tensors, with operands that share the storage.
   at::Tensor base = at::randn({8, 6});
   compare("add_.Tensor", {base.t(), at::randn({6, 8})});
   compare("mul_.Tensor", {base.slice(1, 1, 6, 2), at::randn({3})});

@@ -1,4 +1,4 @@
-// Reductions and gathers among other nodes: one kernel for what is reduced, what it is made of and what is made of it.
+// Reductions and gathers fused with other nodes: one kernel for a reduction, its producers and its consumers.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::UnorderedElementsAre;
 
-// Sums of these are exact in any order.
+// Integer-valued, so that sums are exact in any order.
 at::Tensor whole_numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(seed);
   return at::randint(-4, 5, sizes).to(dtype);
@@ -47,7 +47,7 @@ TEST(ReductionGroups, AllDtypesRoundBetweenNodes) {
   }
 }
 
-// As decomposed programs have it: values of a row among values of elements.
+// As in decomposed programs: per-row values mixed with per-element values.
 TEST(ReductionGroups, ARootMeanSquareNormByHand) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -59,7 +59,7 @@ TEST(ReductionGroups, ARootMeanSquareNormByHand) {
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"mul", "mean", "add", "rsqrt", "mul", "mul"}));
 }
 
-// The gradient of a bias beside what it is the sum of; operands of a column among those of elements.
+// A bias gradient together with the tensor it reduces; per-column operands mixed with per-element ones.
 TEST(ReductionGroups, Columns) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -94,7 +94,7 @@ TEST(ReductionGroups, OfOtherDimensionsAreOthers) {
   for (const Names& group : names(*groups)) EXPECT_LE(group.size(), 2U);
 }
 
-// A row's values have the size of the other dimension, too, along which libtorch broadcasts them.
+// Per-row values have the same size as the other dimension, along which libtorch would broadcast them.
 TEST(ReductionGroups, SquareOnesAreNotTurned) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -147,7 +147,7 @@ TEST(ReductionGroups, GathersJoin) {
       {numbers({50, 32}, 24), numbers({9, 32}, 25), at::randint(50, {4, 9}), at::arange(9), numbers({32}, 26),
        numbers({32}, 27)},
       16);
-  // The second's indices lie along the second dimension: another space, then broadcast.
+  // The indices of the second run along the second dimension: a different iteration space, then broadcast.
   EXPECT_THAT(names(*groups), ::testing::Contains(Names{"embedding", "add", "native_layer_norm"}));
 }
 
@@ -177,7 +177,7 @@ TEST(ReductionGroups, AnIndexThatIsOutOfRangeIsTheNodesError) {
   EXPECT_EQ(groups->report()[0].kernel_runs, 1);
 }
 
-// It would find elements before the wrong one written, and nothing to go back to.
+// An invalid index would be detected after some elements have been overwritten, with no way to undo that.
 TEST(ReductionGroups, WhatChecksIndicesWritesNothingInPlace) {
   const auto groups = expect_same(
       [](const Tensors& x) {
@@ -188,7 +188,7 @@ TEST(ReductionGroups, WhatChecksIndicesWritesNothingInPlace) {
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"embedding", "mul"}, Names{"add_"}));
 }
 
-// One thread would do what several did.
+// A fused kernel would use one thread where the operator uses several.
 TEST(ReductionGroups, AReductionOfAllOfALargeTensorStaysAlone) {
   const int before = at::get_num_threads();
   const auto groups_with = [](int threads) {
@@ -202,8 +202,8 @@ TEST(ReductionGroups, AReductionOfAllOfALargeTensorStaysAlone) {
   at::set_num_threads(before);
 }
 
-// ---- Random groups of whole numbers: elements, what reductions leave with and without dimensions of one, operands of
-// all these shapes and broadcast ones; writes in place.
+// ---- Random groups on integer values: elementwise operators, reductions with and without keepdim, operands of all
+// these shapes and broadcast ones, in-place writes.
 
 struct Choice {
   std::mt19937 state;
@@ -244,7 +244,7 @@ at::Tensor one_of_two(Choice& choose, const at::Tensor& a, const at::Tensor& b) 
     case 0:
       return at::add(a, b);
     case 1:
-      return at::add(at::clamp(at::mul(a, b), -9, 9), 0);  // no negative zeros, which maxima do not tell apart
+      return at::add(at::clamp(at::mul(a, b), -9, 9), 0);  // avoids negative zeros, which maxima do not distinguish
     case 2:
       return at::sub(a, b, 2);
     case 3:
@@ -254,7 +254,7 @@ at::Tensor one_of_two(Choice& choose, const at::Tensor& a, const at::Tensor& b) 
   }
 }
 
-// Inputs: 0, 1 of all elements, 2, 3 of what is left with dimensions of 1, 4, 5 without, 6 of the last dimension.
+// Inputs: 0, 1 full; 2, 3 reduced with keepdim; 4, 5 reduced without; 6 of the last dimension.
 Tensors random_program(uint64_t seed, const Tensors& x, const std::vector<int64_t>& reduced) {
   Choice choose{std::mt19937(static_cast<uint32_t>(seed))};
   std::vector<Tensors> pools = {{x[0], x[1]}, {x[2], x[3]}, {x[4], x[5]}};

@@ -1,4 +1,4 @@
-// A cache of kernels whose folder is gone with the test. Internal to tests.
+// A kernel cache in a folder that is deleted after the test. Internal to tests.
 #pragma once
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
-  // Compiles before it answers.
+  // Compiles synchronously.
   std::shared_ptr<KernelCache> cache() const {
     return std::make_shared<KernelCache>(KernelCacheOptions{.directory = path_, .background = false});
   }

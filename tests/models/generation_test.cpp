@@ -1,4 +1,4 @@
-// Prefill and decode with a cache: the numbers of a full forward, bytes by formula, what dies when.
+// Prefill and decode with a KV cache: results of a full forward, bytes by formula, and lifetimes.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ TEST_P(GenerationOf, WithACacheTheLogitsAreThoseOfTheWholeSequence) {
     SCOPED_TRACE("capacity " + std::to_string(capacity));
     KeyValueCache cache =
         capacity == 0 ? KeyValueCache(*model.cache) : KeyValueCache(*model.cache, 2, 0, capacity, options);
-    // A prompt of 5 tokens, then one at a time, then two at once.
+    // A prompt of 5 tokens, then one token at a time, then two at once.
     EXPECT_TRUE(at::allclose(model.next(ids.slice(1, 0, 5), cache).select(1, 0), whole.select(1, 4), 1e-4, 1e-5));
     for (int64_t at = 5; at < 7; ++at) {
       EXPECT_TRUE(
@@ -42,7 +42,7 @@ TEST_P(GenerationOf, WithACacheTheLogitsAreThoseOfTheWholeSequence) {
 INSTANTIATE_TEST_SUITE_P(Zoo, GenerationOf, ::testing::Values("gpt2", "llama3_8b"),
                          [](const auto& info) { return info.param; });
 
-// 2 (keys, values) x layers x kv_heads x head_size x bytes of an element.
+// 2 (keys, values) x layers x kv_heads x head_size x bytes per element.
 TEST(Generation, BytesOfATokenAreThoseOfTheFormula) {
   const struct {
     const char* model;
@@ -77,12 +77,11 @@ TEST(Generation, AGrownLayerReplacesTheOldOne) {
     const CaptureResult step = capture_generation(model, {.context = context, .static_cache = fixed});
     return profile(step.graph).peak.bytes;
   };
-  // A token more is 131,072 bytes of cache. While a layer runs its keys and values are repeated for 4 times as many
-  // heads: 2 x 32 x 128 x 2 bytes. (Hugging Face's repeat_kv makes such a copy of each.) The old keys and values are
-  // gone.
+  // One more token adds 131,072 bytes of cache. While a layer runs, its keys and values are repeated for four times as
+  // many heads: 2 x 32 x 128 x 2 bytes, as in Hugging Face's repeat_kv. The old keys and values are freed.
   const int64_t growth = peak(20001, false) - peak(20000, false);
   EXPECT_EQ(growth, 131072 + 2 * 32 * 128 * 2);
-  // The mask of a static one: a bool, and the same as a bfloat16 to be added.
+  // A static cache has a mask: a bool, and its bfloat16 form that is added to the scores.
   EXPECT_EQ(peak(20001, true) - peak(20000, true), growth + 1 + 2);
 }
 

@@ -1,6 +1,6 @@
-// The tiny models against their Python originals: torchvision, Hugging Face, milesial's U-Net and PyTorch's LSTM
-// example. Parameters and inputs are filled by formula on both sides; the figures are what models/reference_losses.py
-// printed (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
+// Compares tiny models with their Python originals: torchvision, Hugging Face, milesial's U-Net and PyTorch's LSTM
+// example. Parameters and inputs are filled by formula on both sides; expected values were printed by
+// models/reference_losses.py (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -17,7 +17,7 @@ struct Reference {
   double loss;
   double first_gradient;  // 2-norm of the gradient of the first parameter
   double all_gradients;   // 2-norm of the gradients of all parameters
-  int64_t classes;        // the bound of the labels
+  int64_t classes;        // upper bound of the labels
 };
 
 const std::vector<Reference> kReferences = {
@@ -28,7 +28,7 @@ const std::vector<Reference> kReferences = {
     {"lstm_lm", 4.81769, 0.0601093, 0.577272, 101}, {"deepseek_v3", 4.7868, 0.541597, 1.71309, 101},
 };
 
-// Uniform in [-1, 1) and the same in every language: the digits of a sine far behind the point.
+// Uniform in [-1, 1) and the same in every language: late digits of a sine.
 at::Tensor noise(at::IntArrayRef sizes, double seed) {
   const at::Tensor k = torch::arange(c10::multiply_integers(sizes), torch::kDouble);
   return (2 * (((k * 12.9898 + seed).sin() + 1) * 43758.5453).frac() - 1).reshape(sizes).to(torch::kFloat);
@@ -38,7 +38,7 @@ at::Tensor ids(at::IntArrayRef sizes, int64_t bound) {
   return ((torch::arange(c10::multiply_integers(sizes)) * 7 + 3) % bound).reshape(sizes);
 }
 
-// The interpolating U-Net is no model of the registry; an odd image makes it pad as well.
+// The U-Net with interpolation is not in the registry; an odd image size also makes it pad.
 BuiltModel build_model(const std::string& name) {
   if (name == "unet_bilinear") {
     UnetConfig config = tiny(unet_config());

@@ -1,5 +1,5 @@
-// Tests the model zoo on real CPU tensors, at tiny size. Every model trains, has the names of its Python original, and
-// does what its options say. Parameter counts at full size are checked under fake tensors elsewhere.
+// Tests the model zoo on real CPU tensors, at tiny size: every model trains, has its Python original's parameter names,
+// and respects its options. Parameter counts at full size are checked under fake tensors elsewhere.
 #include "models/registry.h"
 
 #include <gmock/gmock.h>
@@ -231,7 +231,7 @@ TEST(Models, WeightLayouts) {
   EXPECT_FALSE(llama["lm_head.weight"].is_same(llama["model.embed_tokens.weight"]));
 }
 
-// The model has
+// The model has:
 //
 //     2 layers     (3 * 32 * 32 + 3 * 32) + (32 * 32 + 32) + (32 * 128 + 128) + (128 * 32 + 32) + 2 * 64 = 12,704 each
 //     embeddings   101 * 32 + 32 * 32 = 4,256
@@ -294,7 +294,7 @@ TEST(Models, FusedGeluIsGeluNew) {
   EXPECT_TRUE(torch::allclose(fused.forward(x), spelled.forward(x), 1e-4, 1e-4));
 }
 
-// A rotation of the pair (x[i], x[i + size / 2]) by position * theta^(-2i / size), computed by hand.
+// Rotates the pair (x[i], x[i + size / 2]) by position * theta^(-2i / size), computed by hand.
 TEST(Models, RotaryAngles) {
   const LlamaConfig config = tiny(llama3_8b_config());  // head size 8
   const auto rotation = LlamaRotaryEmbedding(config).forward(torch::zeros({1, 5, 32}));
@@ -308,7 +308,7 @@ TEST(Models, RotaryAngles) {
   }
 }
 
-// GPT-2's paper, 2.3: what writes to the residual stream is scaled by one over the square root of how many do.
+// GPT-2's paper, 2.3: weights of layers that write to the residual stream are scaled by 1/sqrt(number of such layers).
 TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
   torch::manual_seed(7);
   Gpt2Config config = gpt2_config();
@@ -316,7 +316,7 @@ TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
   config.hidden = 128;
   const Gpt2Block block(config);
   constexpr double kResidual = 0.02 / 4;  // 4 = sqrt(2 * 8 layers)
-  // There are 16,384 samples and more: a standard deviation is within 2 % of its own.
+  // With at least 16,384 samples, the sample standard deviation is within 2 %.
   EXPECT_NEAR(block.attn->c_attn->weight.std().item<double>(), 0.02, 0.02 / 50);
   EXPECT_NEAR(block.attn->c_proj->weight.std().item<double>(), kResidual, kResidual / 50);
   EXPECT_NEAR(block.mlp->c_fc->weight.std().item<double>(), 0.02, 0.02 / 50);

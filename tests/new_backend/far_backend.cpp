@@ -22,10 +22,10 @@ using shadowgraph::KernelFunction;
 using shadowgraph::KernelLaunch;
 using shadowgraph::UnsupportedError;
 
-constexpr size_t kBytes = size_t{2} << 30;  // of addresses; pages come when they are touched
+constexpr size_t kBytes = size_t{2} << 30;  // of address space; pages are allocated on first access
 constexpr size_t kAlignment = 64;
 
-// Memory that another process can have, too: first fit, and never given back.
+// Memory shared with another process: first fit, never returned to the system.
 class SharedMemory final : public c10::Allocator {
  public:
   static SharedMemory& get() {
@@ -83,7 +83,7 @@ class SharedMemory final : public c10::Allocator {
   std::map<size_t, size_t> free_, used_;  // offset -> bytes
 };
 
-// Programs become the same C++ as for the host; where it runs is what differs.
+// Generated C++ is the same as for the host; only the process that runs it differs.
 class Backend final : public shadowgraph::KernelBackend {
  public:
   explicit Backend(const Processor& processor)
@@ -136,7 +136,7 @@ Processor::Processor(const std::string& program) {
   int sockets[2];
   TORCH_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0, "no sockets");
   socket_ = sockets[0];
-  // Where the child finds them.
+  // The child finds its sockets and memory at these descriptors.
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, sockets[1], 30);

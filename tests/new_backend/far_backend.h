@@ -1,12 +1,12 @@
 // A back end whose kernels run in another process: examples/new_backend's device, with that process as its processor.
 //
 //     host::register_device();
-//     far::Processor processor(FAR_PROCESSOR);            // starts it, and shares with it what libtorch allocates from now
+//     far::Processor processor(FAR_PROCESSOR);            // starts it; libtorch now allocates shared memory
 //     auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
 //     compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
 //
-// Tensors lie in memory that both processes have at the same addresses. The other one loads libraries and runs kernels,
-// and is told of each by a message. It needs nothing of libtorch (far_processor.cpp).
+// Tensors are in memory mapped at the same addresses in both processes. The other process loads libraries and runs
+// kernels on request, and does not use libtorch (far_processor.cpp).
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +29,7 @@ class Processor {
   Processor(const Processor&) = delete;
   Processor& operator=(const Processor&) = delete;
 
-  // Sends words, the first of which says what for, and gives the one that comes back. Throws UnsupportedError.
+  // Sends words, the first of which is the request, and returns the reply. Throws UnsupportedError.
   int64_t ask(std::span<const int64_t> words) const;
   bool shares(const void* address) const;
   pid_t pid() const { return pid_; }

@@ -1,4 +1,4 @@
-// What the two processes say to each other, in words of 64 bits.
+// Messages between the two processes, in 64-bit words.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,10 @@
 
 namespace far {
 
-constexpr int64_t kLoad = 0;  // bytes of the path, the path; comes back: a handle, 0 if it cannot be loaded
+constexpr int64_t kLoad = 0;  // length of the path, path; replies with a handle, or 0 if it cannot be loaded
 constexpr int64_t kLaunch =
-    1;  // handle, range, four lengths, operands, sizes, strides, scalars; 1 if an index is wrong
-constexpr int64_t kLaunches = 2;  // nothing; how many there were
+    1;  // handle, range, four lengths, operands, sizes, strides, scalars; replies 1 if an index is out of range
+constexpr int64_t kLaunches = 2;  // no arguments; replies with their number
 constexpr size_t kMostWords = 4096;
 
 }  // namespace far

@@ -1,4 +1,4 @@
-// The process in which kernels of far_backend.h run: far_processor SOCKET MEMORY ADDRESS BYTES
+// The process that runs the kernels of far_backend.h: far_processor SOCKET MEMORY ADDRESS BYTES
 #include <sys/mman.h>
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-// Kernels that run in another process, on examples/new_backend's device: the public interface of a back end alone.
+// Kernels that run in another process, on examples/new_backend's device, using only the public back-end interface.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -72,7 +72,7 @@ TEST_F(FarKernels, TrainAsTheCpuDoes) {
   EXPECT_GE(processor_->launches(), ran(compiled));
   EXPECT_GT(ran(compiled), 100);
   EXPECT_FALSE(host::fallbacks().contains("aten::gelu"));
-  // Its entries in the folder are no other back end's.
+  // Cache entries are separate from those of other back ends.
   for (const KernelCacheEntry& entry : list_kernel_cache(folder_.path(), true)) {
     EXPECT_EQ(entry.problem, "");
     EXPECT_THAT(entry.identity, HasSubstr("far"));
@@ -88,7 +88,7 @@ TEST_F(FarKernels, AWrongIndexIsTheOriginalsError) {
   EXPECT_THROW(x.index_select(0, at::tensor({2, 7}, at::kLong).to(kFar)), c10::Error);
 }
 
-// A tensor elsewhere is no operand of its kernels; a number is.
+// A tensor on another device is left to the original operator; a scalar is accepted.
 TEST_F(FarKernels, OperandsElsewhereAreLeftToTheOriginal) {
   const CompiledOperators compiled = compile({"aten::mul.Tensor"});
   const at::Tensor x = at::ones({4}).to(kFar);

@@ -1,9 +1,10 @@
-// PyTorch's own samples of every operator that kernels are made of: eager against the kernel.
+// Compares generated kernels with eager on PyTorch's own samples of every supported operator.
 //
 //     kernel_samples SAMPLES [EVERY]       every EVERYth of their samples (default 1), each in a child process
 //
-// What is rounded once must be bit for bit eager's; kBounds has the rest. A call that the compiler refuses is counted, and
-// one that eager refuses must be refused. Fails if a result is out of bounds, or an operator has samples and no kernel ran.
+// Correctly rounded operators must be bitwise equal to eager; kBounds lists the others. Calls that the compiler refuses
+// are counted; calls that eager refuses must be refused. Fails if a result is out of bounds, or if no kernel ran for an
+// operator with samples.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -26,13 +27,13 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// `ulps` of each element, or `epsilons` of the largest.
+// `ulps` of each element, or `epsilons` of the largest element.
 struct Bound {
   double ulps = 0;
   double epsilons = 0;
 };
 
-// Without namespace, overload and a trailing underscore. docs/kernels.md has the reasons.
+// Keyed by operator without namespace, overload and trailing underscore. docs/kernels.md has the reasons.
 const std::map<std::string, Bound> kBounds = {
     {"exp", {.ulps = 2}},
     {"expm1", {.ulps = 2}},
@@ -43,7 +44,7 @@ const std::map<std::string, Bound> kBounds = {
     {"erf", {.ulps = 2}},
     {"sqrt", {.ulps = 1}},
     {"rsqrt", {.ulps = 1}},
-    {"pow", {.ulps = 1}},  // the power of a half is a square root
+    {"pow", {.ulps = 1}},  // pow(x, 0.5) is a square root
     {"gelu", {.epsilons = 4}},
     {"gelu_backward", {.epsilons = 32}},
     {"silu_backward", {.epsilons = 4}},
@@ -77,7 +78,7 @@ Bound bound_of(const std::string& op) {
   return found == kBounds.end() ? Bound() : found->second;
 }
 
-// `largest`: of the operands, against which what cancels is small.
+// `largest`: the largest operand; cancellation errors are relative to it.
 std::string difference(const at::Tensor& eager, const at::Tensor& kernel, const Bound& bound, double largest) {
   if (eager.defined() != kernel.defined()) return "defined on one side";
   if (!eager.defined()) return "";
@@ -102,7 +103,7 @@ void collect(const c10::IValue& value, Tensors& out) {
   }
 }
 
-// A copy of the sample's tensors, and the stack made of them.
+// Copies of a sample's tensors, and the stack made from them.
 struct Given {
   Tensors tensors;
   torch::jit::Stack stack;
@@ -115,7 +116,7 @@ Given given(const Samples& samples, size_t index) {
   return out;
 }
 
-// "" if both agree, "both refuse", "no kernel: ..." or what differs.
+// Returns "" if both agree, "both refuse", "no kernel: ...", or the difference.
 std::string judge(OperatorKernels& kernels, const Samples& samples, size_t index) {
   const at::NoGradGuard no_grad;
   const std::string name = samples.sample(index).op;
@@ -172,8 +173,8 @@ int main_program(int argc, char** argv) {
     size_t agree = 0;
     size_t refused = 0;
     size_t differ = 0;
-    std::string reason;  // of the first that was refused
-    std::string first;   // that differs
+    std::string reason;  // of the first refused call
+    std::string first;   // the first difference
   };
   std::map<std::string, Counts> counts;
   std::optional<OperatorKernels> kernels;  // of the child

@@ -1,9 +1,10 @@
-// PyTorch's own samples on examples/new_backend's device and on the CPU: results and written arguments bit for bit.
+// PyTorch's own samples on examples/new_backend's device and on the CPU: results and written arguments are bitwise
+// equal.
 //
 //     new_backend_samples SAMPLES [EVERY]       every EVERYth sample (default 1), each in a child process
 //
-// Both sides may raise. Memory that nobody wrote (empty, resize_) is compared by geometry. Fails if a child crashes on
-// the device, or an operator differs that kKnown does not have.
+// Both sides may raise. Uninitialized memory (empty, resize_) is compared by geometry only. Fails if a child crashes on
+// the device, or if an operator that is not in kKnown differs.
 #include "tests/conformance/samples.h"
 
 #include <c10/util/Exception.h>
@@ -25,11 +26,12 @@ namespace {
 
 const c10::Device kHost(c10::DeviceType::PrivateUse1, 0);
 
-// What differs, how, and why. Another difference of the same operator is a failure.
+// A known difference and its reason. Any other difference of the same operator is a failure.
 struct Known {
-  const char* verdict;  // is in what is said of the sample
+  const char* verdict;  // substring of the sample's verdict
   const char* why;
-  double apart = std::numeric_limits<double>::infinity();  // values: at most, of the largest
+  // largest allowed difference of values, relative to the largest element
+  double apart = std::numeric_limits<double>::infinity();
 };
 constexpr const char* kUnwritten = "memory that nobody wrote: another difference in each run";
 constexpr const char* kCells = "libtorch takes fused cells for granted on PrivateUse1";
@@ -74,7 +76,7 @@ struct NoWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// The sample's tensors on the device, with geometry and gradients, and sharing what they share.
+// Copies the sample's tensors to the device, keeping geometry, gradients and aliases.
 std::vector<at::Tensor> on_device(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::map<const c10::StorageImpl*, c10::Storage> storages;
@@ -165,7 +167,7 @@ std::string difference(const at::Tensor& cpu, const at::Tensor& device, bool val
                      (x - b.to(at::kDouble)).abs().max().item<double>() / largest);
 }
 
-// "" if both sides agree, "both raise", "layout" for tensors that is not supported on this device, or what differs.
+// Returns "" if both sides agree, "both raise", "layout" for layouts unsupported on this device, or the difference.
 std::string judge(const Samples& samples, size_t index, const std::function<void(char)>& mark) {
   const Sample sample = samples.sample(index);
   const auto op = Samples::find(sample.op);

@@ -1,4 +1,4 @@
-// Models of the zoo train on examples/new_backend's device: forward, backward and AdamW, as on the CPU.
+// Models of the zoo train on examples/new_backend's device (forward, backward, AdamW) as on the CPU.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -63,7 +63,7 @@ TEST_P(ModelOnTheHost, TrainsAsOnTheCpu) {
   }
   EXPECT_LT(device.losses.back(), device.losses.front());
   const auto fallbacks = host::fallbacks();
-  EXPECT_TRUE(fallbacks.contains("aten::addcdiv.out"));  // of the optimizer
+  EXPECT_TRUE(fallbacks.contains("aten::addcdiv.out"));  // called by the optimizer
   EXPECT_TRUE(fallbacks.contains("aten::nll_loss_backward.grad_input"));
 }
 
@@ -84,7 +84,7 @@ TEST_P(ModelOnTheHost, TrainsOnKernelsMadeOnDemandAsOnTheCpu) {
   for (const auto& row : compiled.report()) ran += row.ran;
   int64_t left = 0;
   for (const auto& [op, calls] : host::fallbacks()) left += calls;
-  EXPECT_GT(ran, left) << "most calls have kernels";
+  EXPECT_GT(ran, left) << "most calls must use kernels";
   EXPECT_FALSE(host::fallbacks().contains("aten::addcdiv.out"));
 }
 

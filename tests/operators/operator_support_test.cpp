@@ -1,4 +1,4 @@
-// Cards of operators against the tables that they are made of, and against the source tree.
+// Operator support reports, compared with the tables they are generated from and with the source tree.
 #include "shadowgraph/profile/operator_support.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -32,7 +32,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// All cards of aten, by full name: each operator is asked for once, by its name without overload.
+// All reports of aten operators, by full name: looked up once per name without overload.
 const std::map<std::string, OperatorSupport>& cards_of_aten() {
   static const auto* const cards = [] {
     std::set<std::string> names;
@@ -108,13 +108,13 @@ TEST(OperatorCards, EveryPlaceIsInTheSourceTree) {
     const size_t colon = one.find(':');
     if (colon == one.npos) continue;
     const std::string line = line_at(one);
-    EXPECT_NE(line.find_first_not_of(' '), line.npos) << one << " is an empty line";
+    EXPECT_NE(line.find_first_not_of(' '), line.npos) << one << " has an empty line";
   }
   for (const std::string& file : files) {
     EXPECT_FALSE(std::filesystem::path(file).is_absolute()) << file;
     EXPECT_TRUE(std::filesystem::is_regular_file(root / file)) << file;
   }
-  EXPECT_GT(files.size(), 30u);  // families of rules, fast paths, decompositions, kernels, tables
+  EXPECT_GT(files.size(), 30u);  // shape rules, fast paths, decompositions, kernels, tables
 }
 
 TEST(OperatorCards, RowsAreThereWhereTheTablesAnswer) {
@@ -156,7 +156,7 @@ TEST(OperatorCards, RowsAreThereWhereTheTablesAnswer) {
   }
 }
 
-// A call that registers many operators is known by its last line.
+// A call that registers many operators is identified by its last line.
 TEST(OperatorCards, LinesAreThoseOfTheRegistrations) {
   EXPECT_THAT(line_at(place("aten::convolution", "shape rule")), HasSubstr("\"aten::convolution\""));
   EXPECT_THAT(line_at(place("aten::addmm", "decomposition")), HasSubstr("\"aten::addmm\""));

@@ -224,7 +224,7 @@ def count_fetched(train):
 
     def counted(one):
         if one.back is None:
-            assert one.source is None, "it is on the device still"
+            assert one.source is None, "it was not offloaded to the CPU"
             fetched.append(one)
         fetch(one)
 

@@ -63,7 +63,7 @@ def test_a_cpus_trace_becomes_its_figures(cpu_trace, tmp_path):
                                     "reduction", "copy", "pointwise_in_place"}  # fmt: skip
     products = {tuple(size[:4]) for size in spec["tables"]["aten::addmm"]["float32"]}
     assert products == {(1, 32, 128, 64), (1, 32, 10, 128)}
-    assert "cpu.json" in spec["sources"]["matmul"], "peaks are what the trace reached, and are said to be"
+    assert "cpu.json" in spec["sources"]["matmul"], "peaks come from the trace and name it as source"
     # aten::to without a copy and views are not listed as left out; only item(), which reads data, is
     assert {left["op"] for left in found["left_out"]} <= {"aten::_local_scalar_dense"}
 
@@ -97,7 +97,7 @@ def test_the_tool_says_the_same(cpu_trace, tmp_path):
     assert told["most_off"] == expected["most_off"]
     done = tool("compare", tmp_path / "step.sg", cpu_trace, "--limit", "3")
     assert done.returncode == 0 and "largest difference" in done.stdout and "operator" in done.stdout
-    assert tool("compare", cpu_trace, tmp_path / "step.sg").returncode == 2, "the trace stands behind"
+    assert tool("compare", cpu_trace, tmp_path / "step.sg").returncode == 2, "a trace must be the second argument"
     assert tool("compare", tmp_path / "step.sg", cpu_trace, "--nodes").returncode == 2
 
 
@@ -233,18 +233,18 @@ def test_a_gpus_trace_has_the_peaks_of_its_device(tmp_path):
     spec, h100 = found["spec"], json.loads(device("h100"))
     assert spec["matmul"] == h100["matmul"] and spec["bandwidth"] == h100["bandwidth"]
     assert spec["memory_bytes"] == 80 * 2**30 and spec["name"] == "h100" and "H100" in spec["title"]
-    assert "h100.json" not in spec["sources"].get("matmul", ""), "they are no figures of the trace"
+    assert "h100.json" not in spec["sources"].get("matmul", ""), "these values are not from h100.json"
     assert spec["host_call"] == pytest.approx(10e-6)
     assert spec["tables"]["aten::mm"]["bfloat16"] == [[1, 64, 4096, 4096, pytest.approx(20e-6)],
                                                       [1, 4096, 4096, 4096, pytest.approx(300e-6)]]  # fmt: skip
     assert spec["tables"]["aten::add.Tensor"]["bfloat16"] == [[3 * 2 * 2**24, pytest.approx(45e-6)]]
-    assert spec["tables"]["aten::bernoulli_.float"]["bfloat16"][0][1] == pytest.approx(25e-6), "both kernels of a call"
+    assert spec["tables"]["aten::bernoulli_.float"]["bfloat16"][0][1] == pytest.approx(25e-6), "both kernels of the call"
     left = {entry["op"]: entry for entry in found["left_out"]}
     assert left["my_own_kernel"]["seconds"] == pytest.approx(70e-6) and "Memcpy HtoD" in left
     assert found["collectives"] == 3
-    assert found["links"]["tables"]["all_reduce"] == {"8": [[2**25, pytest.approx(230e-6)]]}, "the least: no waiting"
+    assert found["links"]["tables"]["all_reduce"] == {"8": [[2**25, pytest.approx(230e-6)]]}, "the minimum: no waiting"
     assert found["links"]["tables"]["all_gather"] == {"8": [[2**24, pytest.approx(110e-6)]]}
-    assert found["links"]["levels"][0]["size"] == 8, "beside what is known of machines with this device"
+    assert found["links"]["levels"][0]["size"] == 8, "keeps the known levels of machines with this device"
 
     with sg.Capture("cuda") as capture:
         small, large = (torch.empty(size, 4096, dtype=torch.bfloat16, device="cuda") for size in (64, 4096))
@@ -300,7 +300,7 @@ def test_what_is_off_in_a_gpus_trace_is_named(tmp_path):
     assert beside["most_off"]["name"] == max(beside["operators"] + beside["collectives"] + [beside["idle"]],
                                              key=lambda row: abs(row["difference_seconds"]))["name"]  # fmt: skip
     assert beside["most_off"]["name"] == "aten::mm"
-    assert "3 times as often in the trace" in str(beside), "its three steps have no marks"
+    assert "3 times as often in the trace" in str(beside), "the steps are not marked in the trace"
     assert "mostly [4096,4096] [4096,4096] bfloat16: " in str(beside)
     assert {row["name"] for row in beside["only_predicted"]} == {"aten::sub"}
     measured = {"aten::bernoulli_", "all_reduce of 8", "all_gather of 8"}

@@ -150,7 +150,7 @@ def test_workspaces_follow_from_the_device_and_can_be_set():
         memory = sg.profile(graph, spec=spec, **how).dict()["device_memory"]
         return memory["assumed"]["cublas_workspace_bytes"]
 
-    assert held("h100") == 2 * 32 * 2**20, "forward and backward have a handle each"
+    assert held("h100") == 2 * 32 * 2**20, "forward and backward have separate handles"
     assert held("a100") == 2 * 8519680
     assert held("a100", cublas_workspace=":4096:8") == held("h100")
     assert held("a100", cublas_workspace=1 << 20) == 2 << 20

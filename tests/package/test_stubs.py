@@ -29,8 +29,8 @@ def named_in(body):
 def test_the_stub_has_what_the_module_has():
     stub = dict(named_in(ast.parse(STUB.read_text()).body))
     module = {name for name in dir(_shadowgraph) if not name.startswith("_")}
-    assert set(stub) - module == set(), "in the stub alone"
-    assert module - set(stub) == set(), "in the module alone"
+    assert set(stub) - module == set(), "only in the stub"
+    assert module - set(stub) == set(), "only in the module"
     for name, inside in stub.items():
         entry = getattr(_shadowgraph, name)
         if isinstance(entry, type):

@@ -1,4 +1,4 @@
-// Cuts beside all that there are.
+// Balanced cuts compared with exhaustive search.
 #include "parallel/stages/balanced_cuts.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(BalancedCuts, AreTheBestOfAll) {
 }
 
 TEST(BalancedCuts, AreEvenWhereThatCostsNothing) {
-  // The last stage is the slowest anyhow; the three before it share evenly.
+  // The last stage is the slowest in any case; the first three share the rest evenly.
   const std::vector<double> costs = {1, 1, 1, 1, 1, 1, 9};
   std::vector<CutPlace> places;
   for (int32_t i = 1; i < 7; ++i) places.push_back({i, 8});

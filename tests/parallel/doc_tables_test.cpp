@@ -1,4 +1,4 @@
-// Tables of the documents that are written from tables of the source.
+// Tables in the documentation match the tables in the source that they are generated from.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// The table stands behind the line that begins so, and before "<!-- end -->".
+// The table is between the line that begins with `mark` and "<!-- end -->".
 void expect_table(const std::string& page, const std::string& mark, const std::string& rows) {
   const std::string table = "\n" + rows + "\n";
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/docs/" + page;

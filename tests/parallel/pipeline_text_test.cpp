@@ -1,4 +1,4 @@
-// What the tool prints of a pipeline, of stages whose figures are given by hand.
+// Text output for a pipeline, from hand-written stage costs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

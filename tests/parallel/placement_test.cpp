@@ -1,4 +1,4 @@
-// Which links the axes of a plan go over, and which links are refused.
+// The links used by each axis of a plan, and refused interconnects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace plan_samples;  // NOLINT(google-build-using-namespace)
 
-// Machines of four, rails of eight, sites that are far apart.
+// Machines of four devices, rails of eight, and sites connected by slow links.
 Interconnect three_levels() {
   Interconnect links{.name = "three"};
   links.levels = {{.name = "nvlink", .size = 4, .latency = 1e-6, .bandwidth = 3e11},
@@ -28,10 +28,11 @@ TEST(Placement, AxesGoOverTheLinksThatTheirGroupsSpan) {
   EXPECT_EQ(to_string(placement_of(plan, three_levels())),
             "tensor 4 over nvlink, data 2 over rail, pipeline 2 over site");
   plan = {.tensor = 1, .data = 6, .pipeline = 1};
-  EXPECT_EQ(to_string(placement_of(plan, three_levels())), "data 6 over site");  // groups of six cross blocks of eight
+  // groups of six straddle blocks of eight
+  EXPECT_EQ(to_string(placement_of(plan, three_levels())), "data 6 over site");
 }
 
-// The other order of the mesh would send the same over slower links.
+// The other mesh order would send the same bytes over slower links.
 TEST(Placement, FarSitesArePassedByWhatCostsLeast) {
   ClusterRequest request = eight_devices();
   request.devices = 16;

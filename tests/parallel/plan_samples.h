@@ -1,4 +1,4 @@
-// A small model as a source of plans, and a request for eight devices.
+// A small model as a step source for plans, and a request for eight devices.
 #pragma once
 
 #include <torch/optim/sgd.h>
@@ -22,7 +22,7 @@ inline Graph capture_small(const std::string& model, const StepSize& size, int64
   return capture_training_step(program).graph;
 }
 
-// As wide as the model is, with few layers: what is dear for it is dear here.
+// Full width with few layers, so that relative costs are those of the full model.
 inline StepSource wide_source(const std::string& model, int64_t layers, int64_t sequence) {
   return {.capture =
               [=](StepSize size) {

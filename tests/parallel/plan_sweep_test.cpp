@@ -1,4 +1,4 @@
-// Questions about plans, beside plans that are asked for one by one; and what would make fit what does not.
+// Plan sweeps compared with plans made one by one, and suggestions for requests that do not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -191,7 +191,7 @@ std::string why_nothing_fits(const StepSource& source, const ClusterRequest& req
   return "a plan fits";
 }
 
-// Lines of changes, each a plan.
+// Lines with suggested changes, each a plan.
 std::vector<std::string> changes_of(const std::string& why) {
   std::vector<std::string> lines;
   for (size_t at = why.find("\n  "); at != std::string::npos;) {
@@ -202,7 +202,7 @@ std::vector<std::string> changes_of(const std::string& why) {
   return lines;
 }
 
-// Twice as large a micro-batch each time, until none fits where 32 samples did without computing again.
+// Doubles the micro-batch until no plan fits; 32 samples fit without recomputing.
 TEST(WhatWouldFit, NamesChangesThatWerePlanned) {
   ClusterRequest request = eight_devices();
   request.devices = 1;

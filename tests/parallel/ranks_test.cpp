@@ -1,4 +1,4 @@
-// Programs of ranks run against each other.
+// Simulates the programs of several ranks together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TEST(RankTimes, SendsRunBesideComputing) {
   ranks[0].send(1, 7, 0.5, 1);
   ranks[0].send(1, 8, 0.5, 2);
   ranks[0].compute(3, 3);
-  const uint32_t first = ranks[1].receive(0, 7, 0.25, 1);  // the longer of both counts
+  const uint32_t first = ranks[1].receive(0, 7, 0.25, 1);  // the longer of sender's and receiver's time counts
   const uint32_t second = ranks[1].receive(0, 8, 0.5, 2);
   ranks[1].compute(1, 0);
   ranks[1].wait(first);
@@ -35,10 +35,10 @@ TEST(RankTimes, SendsRunBesideComputing) {
   ranks[1].wait(second);
   const RankTimes times = RankTimes::of(ranks, {});
   EXPECT_DOUBLE_EQ(times.of(0)[1].begin, 2);
-  EXPECT_DOUBLE_EQ(times.of(0)[2].begin, 2.5);  // one after another in one direction
+  EXPECT_DOUBLE_EQ(times.of(0)[2].begin, 2.5);  // transfers in one direction are serialized
   EXPECT_DOUBLE_EQ(times.of(0)[3].begin, 2);
   EXPECT_DOUBLE_EQ(times.of(1)[0].end, 2.5);
-  EXPECT_DOUBLE_EQ(times.of(1)[3].begin, 1);  // waits from here
+  EXPECT_DOUBLE_EQ(times.of(1)[3].begin, 1);  // exposed from here on
   EXPECT_DOUBLE_EQ(times.of(1)[3].end, 2.5);
   EXPECT_DOUBLE_EQ(times.end(1), 3.5);
   EXPECT_DOUBLE_EQ(times.computing(1), 2);
@@ -58,7 +58,7 @@ TEST(RankTimes, CollectivesBeginWithTheLast) {
   const RankTimes times = RankTimes::of(ranks, groups);
   EXPECT_DOUBLE_EQ(times.of(0)[1].begin, 3);
   EXPECT_DOUBLE_EQ(times.of(1)[1].end, 5);
-  EXPECT_DOUBLE_EQ(times.of(0)[2].begin, 3);  // another group has a stream of its own
+  EXPECT_DOUBLE_EQ(times.of(0)[2].begin, 3);  // another group has a separate stream
   EXPECT_DOUBLE_EQ(times.end(1), 5);
   EXPECT_DOUBLE_EQ(times.end(0), 5);
   EXPECT_DOUBLE_EQ(times.seconds(), 5);

@@ -1,4 +1,4 @@
-// Replicas of a pipeline: what ZeRO cuts, what is sent and what hides it.
+// Data-parallel replicas of a pipeline: ZeRO sharding, communication, and overlap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ const Interconnect& h100_links() {
   return links;
 }
 
-// 1,000,000 weights in bfloat16, gradients of the same, no state.
+// 1,000,000 weights in bfloat16, bfloat16 gradients, no optimizer state.
 StageCosts million() {
   return {.forward = 2e-3,
           .input_gradient = 3e-3,
@@ -45,7 +45,7 @@ int64_t resident(const PipelineStages& stages) {
 TEST(Replicas, ZeroCutsStateThenGradientsThenParameters) {
   EXPECT_EQ(resident(replicas_of_million(0)), 2'000'000 + 4'000'000 + 12'000'000);
   EXPECT_EQ(resident(replicas_of_million(1)), 2'000'000 + 4'000'000 + 1'500'000);
-  // One bucket of gradients whole, as computed (2 bytes) and as sent (4).
+  // One bucket of unsharded gradients, in the computed (2 bytes) and the communicated (4 bytes) dtype.
   EXPECT_EQ(resident(replicas_of_million(2, 200'000)), 2'000'000 + 500'000 + 1'500'000 + 600'000);
   // Two buckets of parameters.
   EXPECT_EQ(resident(replicas_of_million(3, 200'000)), 250'000 + 400'000 + 500'000 + 1'500'000 + 600'000);
@@ -82,7 +82,7 @@ TEST(Replicas, APieceTakesAsLongAsItsCopies) {
     return PipelineRun::of(PipelineStages::of_costs({of}), four).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds(1e-3), seconds(0));
-  // Forward of 2 ms waits for a millisecond, backward of 4 for none.
+  // A forward of 2 ms waits for one millisecond, a backward of 4 ms does not wait.
   EXPECT_NEAR(seconds(3e-3), seconds(0) + 4e-3, 1e-5);
 }
 
@@ -97,7 +97,7 @@ TEST(Replicas, WithoutAStateTheCapturedOneIsCut) {
 }
 
 TEST(Replicas, GradientsThatAreAddedInFloat32MoveMore) {
-  // Read in 2 bytes, read and written in 4, where 3 times 2 were captured.
+  // Reads 2 bytes and reads and writes 4, where the capture moved 3 times 2.
   EXPECT_DOUBLE_EQ(replicas_of_million(1).of(0).accumulate, 3e-6 * 10 / 6);
 }
 
@@ -110,7 +110,7 @@ TEST(Replicas, WhatForwardHidesCostsWhatItTakesOfTheDevice) {
   ASSERT_LT(all, million().forward);
   const double expected = 0.1 * all + h100_links().device_share * 0.9 * all;
   EXPECT_NEAR(replicas_of_million(1, 200'000).of(0).unshard, expected, 1e-12);
-  // Once a step, or in each micro-batch.
+  // Once per step, or in each micro-batch.
   EXPECT_NEAR(replicas_of_million(3, 200'000).of(0).forward, 2e-3 + expected, 1e-12);
   EXPECT_EQ(replicas_of_million(3, 200'000).of(0).unshard, 0);
 }

@@ -1,4 +1,4 @@
-// Schedules: their checks, their text, and the closed forms of the papers.
+// Pipeline schedules: checks, text format, and closed forms from the papers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(PipelineSchedule, ReadsAndWritesTheCsvOfPyTorch) {
   EXPECT_EQ(schedule.to_csv(), text);
   EXPECT_EQ(schedule.stages(), 2);
   EXPECT_EQ(schedule.microbatches(), 3);
-  // Cells may be empty, quoted or padded: they mean nothing.
+  // Cells may be empty, quoted or padded.
   const PipelineSchedule loose = PipelineSchedule::from_csv("0F0,, \"0B0\" \r\n,1F0,1B0\n\n", "loose.csv");
   EXPECT_EQ(loose.to_csv(), "0F0,0B0\n1F0,1B0\n");
   EXPECT_THAT(refusal_of(csv), HasSubstr("stage 1 is not assigned to a rank"));
@@ -64,7 +64,7 @@ TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
   const PipelineAction forward{.overlaps_next = true, .microbatch = 0};
   EXPECT_THROW(PipelineSchedule("alone", {{forward}}), Error);
   EXPECT_THAT(refusal_of("0F0,0B0\n1B0,1F0"), HasSubstr("rank 0 at 0B0, rank 1 at 1B0"));
-  // Sends that nobody takes in time: rank 1 computes with what it has not received.
+  // Send and receive order: rank 1 would compute before it receives its input.
   EXPECT_THAT(refusal_of("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), HasSubstr("rank 1 at 1F0"));
   EXPECT_EQ(refusal_of("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0"), "");
   EXPECT_THAT(refusal_of("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0"), HasSubstr("rank 1 at 1F0"));
@@ -82,7 +82,7 @@ TEST(PipelineSchedule, SaysWhatASizeDoesNotFit) {
   EXPECT_THAT(refusal_of("gpipe", {.ranks = 1 << 12, .microbatches = 1 << 12}), HasSubstr("too large"));
 }
 
-// Every schedule at every size can be run, with sends and receives too, and its text is read back as the same.
+// Every schedule runs at every size, also with explicit sends and receives, and its text round-trips.
 TEST(PipelineSchedule, OfEverySizeCanBeRun) {
   for (const std::string& name : PipelineSchedule::names()) {
     for (const int32_t ranks : {1, 2, 3, 4, 7}) {
@@ -102,7 +102,7 @@ TEST(PipelineSchedule, OfEverySizeCanBeRun) {
   }
 }
 
-// torch's since 2.15: a rank goes on when the other has what it was sent, or when a reduction is over.
+// Waits, in torch since 2.15: a rank continues when its send is received or a reduction has finished.
 TEST(PipelineSchedule, WaitsForSendsAndReductions) {
   const std::string lower = "\n1RECV_F0,1F0,1B0,1SEND_B0";
   EXPECT_EQ(refusal_of(("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0" + lower + ",1WAIT_SEND_B0").c_str()), "");
@@ -111,7 +111,7 @@ TEST(PipelineSchedule, WaitsForSendsAndReductions) {
   EXPECT_THAT(refusal_of(("0F0,0SEND_F0,0WAIT_SEND_F,0RECV_B0,0B0" + lower).c_str()), HasSubstr("has no micro-batch"));
   EXPECT_THAT(refusal_of("0F0,0B0,0WAIT_REDUCE_GRAD,0REDUCE_GRAD"),
               HasSubstr("has no earlier REDUCE_GRAD to wait for"));
-  // Rank 1 asks for 0 behind 1, which comes behind the wait.
+  // Rank 1 receives 0 only after 1, whose send comes after the wait: a deadlock.
   EXPECT_THAT(refusal_of("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0RECV_B1,0B1,0RECV_B0,0B0\n"
                          "1RECV_F1,1F1,1RECV_F0,1F0,1B1,1SEND_B1,1B0,1SEND_B0"),
               HasSubstr("rank 0 at 0WAIT_SEND_F0"));
@@ -152,7 +152,7 @@ void expect_wait(const PipelineRun& run, double seconds) {
   for (int32_t r = 0; r < run.ranks(); ++r) EXPECT_DOUBLE_EQ(run.rank(r).waits.total(), seconds) << "rank " << r;
 }
 
-// Costs for which the papers state their forms: no piece is longer than those that it is to hide behind.
+// Costs for which the papers' closed forms hold: no collective is longer than the work it overlaps.
 const std::vector<ClosedForm> kCosts = {{1, 1, 1}, {2, 2, 1}, {4, 4, 3}};
 
 TEST(ClosedForms, OneForwardOneBackwardWaitsForTheRanksBehindIt) {
@@ -189,7 +189,7 @@ TEST(ClosedForms, ZeroBubbleHidesWeightGradients) {
   }
 }
 
-// The ranks begin and end one forward apart; between that nobody waits. Two stages a rank: 2n halves are n.
+// Ranks start and end one forward apart and never idle in between. With two stages per rank, 2n halves equal n.
 TEST(ClosedForms, ZbvLeavesNoBubble) {
   for (int32_t n = 2; n <= 64; n += n < 8 ? 1 : 8) {
     const PipelineRun run = run_of("zbv", n, {3, 3, 3});
@@ -213,7 +213,7 @@ TEST(ClosedForms, DualPipeOverlapsForwardWithBackward) {
   }
 }
 
-// Counted in halves of a rank's stages: 1F1B holds 2n.
+// In units of half a rank's activations: 1F1B holds 2n.
 TEST(ClosedForms, RepeatedBlocksHoldAHalfAndAThird) {
   for (int32_t n = 2; n <= 64; ++n) {
     EXPECT_LE(most_activations(run_of("v_half", n, {1, 1, 1})), n + 3) << n;
@@ -221,7 +221,7 @@ TEST(ClosedForms, RepeatedBlocksHoldAHalfAndAThird) {
   }
 }
 
-// The first micro-batch's gradients are there; those of later ones are added to them.
+// The first micro-batch allocates gradients; later ones accumulate into them.
 TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
   const auto stages = PipelineStages::of_costs({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
   const PipelineRun run = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.microbatches = 3}));

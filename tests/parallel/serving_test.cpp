@@ -1,4 +1,5 @@
-// What an inference engine holds, against sums by hand; formats of weights against the tensors that libraries store.
+// Memory of an inference engine compared with hand-computed sums; weight formats compared with tensors of real
+// libraries.
 #include "shadowgraph/plan/serving.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +26,7 @@ TEST(WeightFormat, IsAsLargeAsTheTensorsOfItsLibrary) {
   EXPECT_EQ(WeightFormat::parse("gptq:bits=8,group=32").bytes(out, in),
             4 * (in / 4) * out + 2 * (in / 32) * out + 4 * (in / 32) * (out / 4) + 4 * in);
   EXPECT_EQ(WeightFormat::parse("awq").bytes(out, in), WeightFormat::parse("gptq").bytes(out, in) - 4 * in);
-  // bitsandbytes: absmax float32 for 64 elements; twice: absmax in uint8, and float32 for 256 of these.
+  // bitsandbytes: float32 absmax per 64 elements; with double quantization, uint8 absmax and float32 per 256 of these.
   EXPECT_EQ(WeightFormat::parse("nf4").bytes(out, in), out * in / 2 + 4 * (out * in / 64));
   EXPECT_EQ(WeightFormat::parse("nf4-double").bytes(out, in), out * in / 2 + out * in / 64 + 4 * (out * in / 64 / 256));
   EXPECT_EQ(WeightFormat::parse("llm-int8").bytes(out, in), out * in + 4 * out);
@@ -33,7 +34,7 @@ TEST(WeightFormat, IsAsLargeAsTheTensorsOfItsLibrary) {
   EXPECT_EQ(WeightFormat::parse("fp8-block").bytes(out, in), out * in + 4 * (out / 128) * (in / 128));
   EXPECT_EQ(WeightFormat::parse("int8").bytes(out, in), out * in + 2 * out);
   EXPECT_EQ(WeightFormat::parse("int4").bytes(out, in), out * in / 2 + 4 * out * groups);
-  // Rows that groups do not divide have a last, shorter one.
+  // Rows that are not a multiple of the group size have a shorter last group.
   EXPECT_EQ(WeightFormat::parse("w4a16").bytes(3, 200), 300 + 2 * 3 * 2);
 }
 
@@ -44,7 +45,7 @@ TEST(WeightFormat, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT([] { WeightFormat::parse("gptq:bits=four"); }, ThrowsMessage<Error>(HasSubstr("whole number")));
 }
 
-// gpt2 has 12 layers of 12 heads of 64: 3,072 bytes of a token in bfloat16 a layer.
+// gpt2 has 12 layers with 12 heads of 64: a token takes 3,072 bytes per layer in bfloat16.
 Graph gpt2(int64_t batch, int64_t tokens) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const auto model = models::build("gpt2", {.batch = batch, .seq = tokens, .dtype = at::kBFloat16});
@@ -75,7 +76,7 @@ TEST_F(ServingOfGpt2, DividesWhatIsLeftIntoPages) {
   EXPECT_EQ(serving.requests, serving.pages / 64);
   EXPECT_EQ(serving.longest, serving.pages * 16);
   EXPECT_EQ(serving.rows.back().requests, serving.requests);
-  // The activations are the program's own, of 8 sequences at once.
+  // Activations are those of the program with 8 sequences.
   const Profile pass = profile(gpt2(8, 1024));
   EXPECT_EQ(serving.activations, pass.peak_with_scratch.bytes - serving.weights_made);
 }
@@ -91,10 +92,10 @@ TEST_F(ServingOfGpt2, RoundsRequestsToPagesAndEndsWindows) {
 TEST_F(ServingOfGpt2, ReadsQuantizedWeightsAsTheyAreStored) {
   const Serving made = serve_with([](ServingOptions&) {});
   const Serving stored = serve_with([](ServingOptions& options) { options.weights = WeightFormat::parse("int8"); });
-  // Four matrices a layer; the head is the embedding, which stays.
+  // Four matrices per layer; the head is tied to the embedding, which is not quantized.
   const int64_t matrices = 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072);
   EXPECT_EQ(stored.quantized, matrices);
-  // Conv1D keeps them as (in, out): a scale for each row of that.
+  // Conv1D stores weights as (in, out): one scale per row of that.
   EXPECT_EQ(made.weights - stored.weights, matrices - 12 * 2 * (768 + 768 + 768 + 3072));
   EXPECT_LT(stored.rows.front().next_token, made.rows.front().next_token);
   EXPECT_GT(stored.requests, made.requests);

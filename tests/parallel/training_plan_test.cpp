@@ -1,4 +1,4 @@
-// Plans of clusters, beside everything that could have been planned.
+// Cluster plans compared with exhaustive search.
 #include "shadowgraph/plan/training_plan.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ StageOptions stage_options(const ClusterRequest& request) {
 class PlanOf : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Models, PlanOf, ::testing::Values("llama3_8b", "gpt2", "bert_base"));
 
-// Any stretch of layers, from cuts of single ones and of pairs, is what a cut there gives.
+// The cost of any range of layers, composed from single layers and pairs, equals that of a stage cut there.
 TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
   const ClusterRequest request = eight_devices();
   const Graph step = capture_small(GetParam(), {.micro_batch = 2, .layers = kLayers});
@@ -59,7 +59,7 @@ TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
       EXPECT_EQ(chain.carried(first, last), cut.carried) << first << " to " << last;
       EXPECT_EQ(chain.parameters(first, last), cut.parameters);
       EXPECT_EQ(chain.weights(first, last), cut.weights);
-      // A step that is not cut has a number more that waits.
+      // An unsplit step has one more scalar that waits.
       EXPECT_NEAR(chain.stage(first, last).awaiting, cut.awaiting, cuts.empty() ? 4 : 0);
       EXPECT_EQ(chain.stage(first, last).gradients, cut.gradients);
       EXPECT_NEAR(chain.seconds(first, last).computing(), cut.forward + cut.backward(), 1e-9);
@@ -108,7 +108,7 @@ RecomputeLadder chains_of(const std::string& model) {
                           level_of(Recompute::kFull, whole, begins)});
 }
 
-// All cuts, each stage with as few steps of recomputing as fit.
+// Tries all cuts, each stage with as few recompute steps as fit.
 double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& limits, size_t stage = 0,
                               int64_t first = 0) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -164,7 +164,8 @@ TEST(PlanSimulator, SaysOfEachPlanWhatAFreshOneSays) {
   }
 }
 
-// Simulates each plan of the space with its best cut, and compares the quickest that fits. Plans have no tensor parallel.
+// Simulates each plan in the search space with its best cut and finds the fastest that fits. Tensor parallel is
+// excluded.
 void expect_the_best_of_all(const StepSource& source, ClusterRequest request, int64_t experts) {
   request.micro_batch = {1, 2};
   request.simulated = 5;
@@ -177,7 +178,8 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
       const Graph rank = shard_experts_over(clone(step), {.ranks = sharing});
-      const RecomputeLadders ladders({level_of(Recompute::kNone, rank, begins)}, {}, false);  // no more is needed
+      // no other level is needed
+      const RecomputeLadders ladders({level_of(Recompute::kNone, rank, begins)}, {}, false);
       for (const TrainingPlan& plan :
            plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ladders.kept().size())) {
         Candidate candidate(plan, ladders, request);
@@ -203,7 +205,7 @@ TEST_P(PlanOf, IsWithinAHundredthOfAllThatCouldBePlanned) {
   expect_the_best_of_all(small(GetParam()), request, 1);
 }
 
-// The first of six layers has no experts, the others eight each.
+// The first of six layers is dense; the others have eight experts each.
 StepSource small_experts() {
   StepSource source = small("deepseek_v3");
   source.first_layers = 1;
@@ -224,14 +226,14 @@ TEST(TrainingPlan, ExpertsOfARankAreFewerAndHaveFewerReplicas) {
     const SimulatedPlan made = simulate_plan(source, request, plan);
     return std::pair(made.run.stages().of(0).optimizer_state, made.run.stages().of(0).parameters);
   };
-  // 8 experts of 3 x 16 x 32 elements in five layers, 12 bytes of state each.
+  // 8 experts of 3 x 16 x 32 elements in five layers, with 12 bytes of state each.
   constexpr int64_t kElements = int64_t{5} * 8 * 3 * 16 * 32;
   const auto [whole_state, whole] = state_of(1, 0);
   for (const int64_t experts : {2, 4, 8}) {
     const auto [state, parameters] = state_of(experts, 0);
     EXPECT_EQ(whole - parameters, 2 * (kElements - kElements / experts));
     EXPECT_EQ(whole_state - state, 12 * (kElements - kElements / experts));
-    // What is cut over all ranks is the same however it is shared.
+    // State sharded over all ranks is the same for every expert parallelism.
     EXPECT_NEAR(static_cast<double>(state_of(experts, 1).first), static_cast<double>(whole_state) / 8, 12.0);
   }
 }
@@ -286,14 +288,14 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   request.memory = beside + 1'000'000;
   try {
     plan_training(source, request);
-    FAIL() << "a megabyte is enough";
+    FAIL() << "a plan fits in one megabyte";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("smallest first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
   }
 }
 
-// Each stage with any number of layers whole and any number in part: all of them simulated.
+// A choice of full and partial layers for each stage; all choices are simulated.
 struct Recomputed {
   double seconds = 0;
   int64_t bytes = 0;
@@ -331,7 +333,7 @@ std::vector<Recomputed> recomputed_in_all_ways(const StepSource& source, const C
   return all;
 }
 
-// Plans with memory between the least and the most of all ways, against the quickest way that fits.
+// Compares plans at memory limits between minimum and maximum with the fastest choice that fits.
 void expect_nearly_the_best(const StepSource& source, ClusterRequest request, const std::vector<Recomputed>& all,
                             const std::vector<double>& shares, double most_slower,
                             const std::function<void(const SimulatedPlan&)>& look) {
@@ -370,7 +372,7 @@ TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
   EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
 }
 
-// Six layers on one device, so many at each of six ways: kept, in part, not at all, each here or on the host.
+// Six layers on one device, distributed over six modes: keep, partial or full recompute, each with or without offload.
 std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const ClusterRequest& request) {
   const std::vector<std::string> units = UnitNames::of(source.capture({})).begins;
   std::vector<std::string> layers;
@@ -378,7 +380,7 @@ std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const Cluster
     if (number_in_path(unit).second > 0) layers.push_back(unit);
   }
   std::vector<Recomputed> all;
-  std::vector<size_t> ways(layers.size(), 0);  // falling
+  std::vector<size_t> ways(layers.size(), 0);  // in descending order
   for (;;) {
     TrainingPlan plan{.microbatches = 2, .stages = {{.begins = units[0], .units = std::ssize(units)}}};
     for (size_t layer = 0; layer < layers.size(); ++layer) {
@@ -395,7 +397,7 @@ std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const Cluster
   }
 }
 
-// A stage has layers of two levels. Some kept here, some there and some in part would be quicker by 2 %.
+// A stage mixes two recompute levels. A mix of three (kept, offloaded, recomputed) would be 2 % faster.
 TEST(TrainingPlan, WhatIsOnTheHostIsNearlyTheBestOfAllWays) {
   ClusterRequest request = eight_devices();
   request.devices = 1;
@@ -423,11 +425,11 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   const StepSource source = wide_source("llama3_8b", 4, 8192);
   request.memory = int64_t{200} << 30;
   const ClusterPlan roomy = plan_training(source, request);
-  // Less than any plan takes that has all on the device.
+  // Less memory than any plan without offload needs.
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() / 2;
   try {
     plan_training(source, request);
-    FAIL() << "half of it is enough";
+    FAIL() << "a plan fits in half of the memory";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with the optimizer offloaded to CPU: tp 1"));
   }
@@ -476,7 +478,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   request.recompute = {Recompute::kNone};
   try {
     plan_training(source, request);
-    FAIL() << "nothing is computed again, and all fits";
+    FAIL() << "the plan fits without recompute";
   } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with any recompute: tp 1"));
   }
@@ -504,7 +506,7 @@ TEST(TrainingPlan, TheCurveIsAsQuickAsWholeLayersAndTheirParts) {
     if (curve.best().plan.in_part.empty()) continue;
     used = true;
     EXPECT_THAT(to_text(curve), HasSubstr("c: curve"));
-    // The plan as somebody else's is the same plan.
+    // The plan, given explicitly, simulates to the same result.
     const SimulatedPlan again =
         simulate_plan(source, request, parse_plan(to_json(curve.best().plan).dump(), source, request));
     EXPECT_EQ(again.bytes(), curve.best().bytes());
@@ -537,7 +539,7 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
   refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no tensor-parallel degree");
 }
 
-// 14 ranks take 128 micro-batches in 9 rounds, of which the last is not full.
+// 14 ranks process 128 micro-batches in 9 rounds, of which the last is padded.
 TEST(TrainingPlan, SchedulesInRoundsAreFilledUp) {
   ClusterRequest request = eight_devices();
   request.devices = 3;
@@ -560,7 +562,7 @@ TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
   };
   try {
     plan_training(source, eight_devices());
-    FAIL() << "six layers were taken for four";
+    FAIL() << "a model of six layers was accepted as one of four";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("was requested with 4 layers but has 6 in 'model.layers.'"));
   }
@@ -577,7 +579,7 @@ TEST(TrainingPlan, ABatchThatDoesNotDivideIsFilledUp) {
   request.micro_batch = {1};
   const ClusterPlan answer = plan_training(small("llama3_8b"), request);
   EXPECT_EQ(answer.best().plan.data, 4);
-  EXPECT_EQ(answer.best().plan.microbatches, 4);  // 16 samples, of which 3 are waste
+  EXPECT_EQ(answer.best().plan.microbatches, 4);  // 16 samples, 3 of them padding
   EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are padding"));
 }
 

@@ -270,7 +270,7 @@ TEST(Chain, SchedulesCostAndHoldWhatThePlanSays) {
         EXPECT_EQ(real.cost, plan.cost);
         EXPECT_LE(real.peak, plan.bytes);
       }
-      EXPECT_GE(cost, 0) << "nothing fits into what is enough";
+      EXPECT_GE(cost, 0) << "no schedule fits in a sufficient budget";
     }
   }
 }

@@ -77,7 +77,7 @@ TEST(DataSizes, TheSameContentsAreAskedOnce) {
   EXPECT_EQ(mask.view({4, 3}).nonzero().size(0), 7) << "the same storage and geometry";
   EXPECT_EQ(at::empty({4, 3}, at::kBool).nonzero().size(0), 2) << "another tensor";
   mask.logical_not_();
-  EXPECT_EQ(mask.nonzero().size(0), 5) << "written to since";
+  EXPECT_EQ(mask.nonzero().size(0), 5) << "written in between";
   EXPECT_EQ(mask.nonzero().size(0), 5);
 }
 

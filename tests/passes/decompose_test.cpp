@@ -81,7 +81,7 @@ TEST_P(DecomposedModel, TrainsAsBefore) {
   const DecomposeResult done = decompose(graph, {.to = OperatorSet::named("basic")});
   verify(graph);
   EXPECT_FALSE(done.expanded.empty());
-  EXPECT_FALSE(done.expanded.contains("aten::native_dropout")) << "random operators stay";
+  EXPECT_FALSE(done.expanded.contains("aten::native_dropout")) << "random operators are not decomposed";
   const ReplayResult actual = run(graph);
   expect_close(expected.outputs.at(0), actual.outputs.at(0), 1e-4, false, "loss");
   for (const auto& [name, gradient] : expected.gradients) {

@@ -105,7 +105,7 @@ std::string expectation(const std::string& source) {
   try {
     report = pipeline.run(graph, PipelineOptions::checked());
   } catch (const Error& error) {
-    EXPECT_EQ(first_difference(before, graph), std::nullopt) << "refused, and changed all the same";
+    EXPECT_EQ(first_difference(before, graph), std::nullopt) << "the graph was changed although the pass failed";
     return std::string("==== error\n") + error.what() + "\n";
   }
   std::string said;
@@ -114,7 +114,7 @@ std::string expectation(const std::string& source) {
   if (!report.changed()) return "==== unchanged\n" + said;
 
   Graph again = clone(graph);
-  EXPECT_FALSE(pipeline.run(again, PipelineOptions::checked()).changed()) << "once is not enough";
+  EXPECT_FALSE(pipeline.run(again, PipelineOptions::checked()).changed()) << "a second run changes the graph again";
   if (source.find("\n# not replayed: ") == std::string::npos) expect_same_run(before, graph);
   return "==== after\n" + to_text(graph) + said;
 }

@@ -70,7 +70,7 @@ void expect_refused(Graph graph, const std::string& why) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     EXPECT_TRUE(error.node().valid());
   }
-  EXPECT_EQ(to_text(graph), before) << "changed all the same";
+  EXPECT_EQ(to_text(graph), before) << "the graph was changed although the pass failed";
 }
 
 TEST(Functionalize, RefusesWhatItCannotKnow) {

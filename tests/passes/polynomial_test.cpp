@@ -87,7 +87,7 @@ TEST(Polynomial, IsExactForLargeNumbers) {
   const auto linear = fit.of({factor * 2048 + 1, factor * 4096 + 1, factor * 8192 + 1, factor * 16384 + 1});
   ASSERT_TRUE(linear);
   EXPECT_EQ(linear->evaluate({6144}), factor * 6144 + 1);
-  EXPECT_THROW(linear->evaluate({int64_t{1} << 50}), Error) << "larger than an int64";
+  EXPECT_THROW(linear->evaluate({int64_t{1} << 50}), Error) << "overflows int64";
 }
 
 TEST(Polynomial, RandomOnesAreFoundAgain) {

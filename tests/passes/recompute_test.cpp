@@ -41,7 +41,7 @@ void expect_contract(const Graph& graph) {
   ASSERT_FALSE(curve.choices().empty());
   EXPECT_EQ(curve.choices().front().peak, highest);
   for (size_t i = 1; i < curve.choices().size(); ++i) {
-    EXPECT_LT(curve.choices()[i].peak, curve.choices()[i - 1].peak) << "costs more and saves nothing";
+    EXPECT_LT(curve.choices()[i].peak, curve.choices()[i - 1].peak) << "a choice costs more without lowering the peak";
     EXPECT_GE(curve.choices()[i].cost, curve.choices()[i - 1].cost);
   }
   const int64_t lowest = curve.choices().back().peak;
@@ -56,8 +56,8 @@ void expect_contract(const Graph& graph) {
     checkpoint_segments(rewritten, choice->segments);
     EXPECT_EQ(peak_of_live_bytes(rewritten), choice->peak);
     EXPECT_LE(choice->peak, budget);
-    EXPECT_LE(choice->peak, peak) << "a smaller budget, a higher peak";
-    EXPECT_GE(choice->cost, cost) << "a smaller budget, less to compute again";
+    EXPECT_LE(choice->peak, peak) << "a smaller budget gives a higher peak";
+    EXPECT_GE(choice->cost, cost) << "a smaller budget recomputes less";
     peak = choice->peak;
     cost = choice->cost;
     for (const CheckpointChoice& tried : curve.tried()) {
@@ -161,7 +161,7 @@ TEST(LeastRecompute, WithALinkThatHidesEverything) {
     if (choice.cost == 0) free_peak = std::min(free_peak, choice.peak);
   }
   EXPECT_GT(offloaded, 0);
-  EXPECT_LT(free_peak, peak_of_live_bytes(graph, c10::kCUDA)) << "transfers that cost nothing bring nothing";
+  EXPECT_LT(free_peak, peak_of_live_bytes(graph, c10::kCUDA)) << "free transfers do not lower the peak";
   for (const CheckpointChoice& choice : without.choices()) EXPECT_EQ(choice.offloaded, 0);
 }
 

@@ -30,7 +30,7 @@ void check(const Case& test) {
   ASSERT_GT(before, 0) << to_text(graph);
   EXPECT_EQ(split_bias(graph).split, before);
   expect_same_values(graph, test.program, test.inputs, 1e-4, test.bitwise);
-  EXPECT_EQ(split_bias(graph).split, 0) << "a second time there is nothing to split";
+  EXPECT_EQ(split_bias(graph).split, 0) << "a second run must not split anything";
 }
 
 at::Tensor numbers(at::IntArrayRef sizes) { return at::randn(sizes); }

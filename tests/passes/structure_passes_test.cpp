@@ -62,7 +62,7 @@ TEST(FuseGroups, CanBeOrderedInRandomPrograms) {
     groups += run_pass(graph, "fuse-groups").counters[0].second != 0;
     ASSERT_TRUE(groups_can_be_ordered(graph)) << "seed " << 700000 + seed << "\n" << to_text(graph);
   }
-  EXPECT_GE(groups, programs / 10) << "programs with groups";
+  EXPECT_GE(groups, programs / 10) << "too few programs have groups";
 }
 
 TEST(FuseGroups, ACycleWouldBeSeen) {

@@ -1,5 +1,5 @@
-// Sequences that PyTorch's own tests put through its allocator (test/test_cuda.py of 2.13), with what they claim of it.
-// Its documentation and tests have no recorded snapshots, only programs that make them on a GPU: the sizes are from there.
+// Allocation sequences from PyTorch's own allocator tests (test/test_cuda.py of 2.13), with their assertions. PyTorch
+// ships no recorded snapshots, only programs that create them on a GPU; the sizes are from there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ CachingAllocator allocator_of(const char* settings, int64_t capacity = Allocator
   return CachingAllocator(AllocatorSettings::parse(settings), capacity);
 }
 
-// test_memory_stats: 256 floats are 1 KiB of active memory, which their end takes away again.
+// test_memory_stats: 256 floats are 1 KiB of active memory, until they are freed.
 TEST(AllocatorHistory, AKibibyteIsActiveAndGoes) {
   CachingAllocator allocator;
   const auto block = allocator.allocate(256 * 4);
@@ -24,8 +24,8 @@ TEST(AllocatorHistory, AKibibyteIsActiveAndGoes) {
   EXPECT_EQ(allocator.stats().reserved.current, 0);
 }
 
-// test_memory_snapshot_script and test_cpp_memory_snapshot_pickle: one block with 311 x 411 x 4 bytes asked for, and the
-// last event is its allocation, with that size.
+// test_memory_snapshot_script and test_cpp_memory_snapshot_pickle: one block with a requested size of 311 x 411 x 4
+// bytes; the last event is its allocation, with that size.
 TEST(AllocatorHistory, TheLastEventIsTheAllocationWithWhatWasAskedFor) {
   CachingAllocator allocator;
   allocator.record_history();
@@ -40,8 +40,8 @@ TEST(AllocatorHistory, TheLastEventIsTheAllocationWithWhatWasAskedFor) {
   EXPECT_EQ(allocator.history().back().bytes, 311 * 411 * 4);
 }
 
-// test_memory_snapshot_skip_actions and test_memory_plots_free_segment_stack: what is noted from a tensor's first byte to
-// an empty cache, in that order.
+// test_memory_snapshot_skip_actions and test_memory_plots_free_segment_stack: the events from a tensor's allocation to
+// an empty cache, in order.
 TEST(AllocatorHistory, EventsFromTheFirstByteToAnEmptyCache) {
   CachingAllocator allocator;
   allocator.record_history();
@@ -53,7 +53,7 @@ TEST(AllocatorHistory, EventsFromTheFirstByteToAnEmptyCache) {
   EXPECT_EQ(actions, (std::vector{kSegmentAllocate, kAllocate, kFreeRequested, kFreeCompleted, kSegmentFree}));
 }
 
-// test_out_of_memory_retry: half of the memory twice does not fit (the context takes some), and does once the first is gone.
+// test_out_of_memory_retry: half of the memory twice does not fit beside the context, unless the first is freed.
 TEST(AllocatorHistory, HalfOfTheMemoryTwice) {
   const int64_t total = 80 * 1024 * kMebibyte;
   CachingAllocator allocator = allocator_of("", total - 520 * kMebibyte);
@@ -63,8 +63,8 @@ TEST(AllocatorHistory, HalfOfTheMemoryTwice) {
   EXPECT_NO_THROW(allocator.allocate(total / 2));
 }
 
-// test_max_split_expandable: 120 MiB are allowed; three times 40 fit and a fourth does not; freed, all 120 are one request.
-// There the setting changes between the requests, here each setting is an allocator of its own.
+// test_max_split_expandable: of 120 MiB, three times 40 fit and a fourth does not; once freed, a single request of 120
+// fits. The test changes the setting between requests; here each setting has a separate allocator.
 TEST(AllocatorHistory, ThreeTimesFortyOf120) {
   for (const char* settings : {"expandable_segments:False,max_split_size_mb:40",
                                "expandable_segments:True,max_split_size_mb:40", "expandable_segments:True", ""}) {
@@ -78,7 +78,8 @@ TEST(AllocatorHistory, ThreeTimesFortyOf120) {
   }
 }
 
-// test_garbage_collect_expandable: with collection from half of 120 MiB on, 80 fit after two times 40 were freed.
+// test_garbage_collect_expandable: with a collection threshold of half of 120 MiB, 80 fit after two times 40 were
+// freed.
 TEST(AllocatorHistory, EightyAfterTwoTimesForty) {
   for (const char* settings :
        {"garbage_collection_threshold:0.5,per_process_memory_fraction:1.0",
@@ -93,8 +94,8 @@ TEST(AllocatorHistory, EightyAfterTwoTimesForty) {
   }
 }
 
-// test_allocate_in_thread_to_pool: four floats, then ten times c = a + b of 20 MiB each: four segments, or two where they
-// can grow.
+// test_allocate_in_thread_to_pool: four floats, then ten times c = a + b of 20 MiB each: four segments, or two if
+// segments are expandable.
 TEST(AllocatorHistory, TenTimesThreeOfTwentyMebibytes) {
   for (const bool expandable : {false, true}) {
     CachingAllocator allocator = allocator_of(expandable ? "expandable_segments:True" : "");
@@ -110,8 +111,8 @@ TEST(AllocatorHistory, TenTimesThreeOfTwentyMebibytes) {
   }
 }
 
-// TestBlockStateAbsorption: 11 blocks of 512 bytes, of which the sixth stays: one segment, what is around it is free in two
-// pieces.
+// TestBlockStateAbsorption: 11 blocks of 512 bytes, all freed but the sixth: one segment with two free blocks around
+// it.
 TEST(AllocatorHistory, OneBlockStaysInTheMiddleOfASegment) {
   CachingAllocator allocator;
   std::vector<CachingAllocator::Handle> blocks;

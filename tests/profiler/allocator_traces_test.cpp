@@ -1,4 +1,4 @@
-// allocator_traces.txt, which says how it is read: programs of PyTorch's own tests through the model of its allocator.
+// Runs programs of PyTorch's own tests (allocator_traces.txt, which describes its format) through the allocator model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ class Replay {
  private:
   struct Tensor {
     CachingAllocator::Handle handle;
-    int64_t address = 0;  // stays when it is freed
+    int64_t address = 0;  // stays after the block is freed
   };
 
   void run(size_t begin, size_t end) {

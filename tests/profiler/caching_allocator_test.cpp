@@ -1,4 +1,4 @@
-// The model of PyTorch's caching allocator: settings against libtorch's own parser, sums from its rules written out, and
+// The model of PyTorch's caching allocator: settings compared with libtorch's own parser, hand-computed sums, and
 // invariants under random programs.
 #include <c10/core/AllocatorConfig.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ TEST(AllocatorSettings, MeanWhatLibtorchTakesThemFor) {
                                  "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
                                  "roundup_power2_divisions:[64:8,>:16] , max_split_size_mb : 30",
                                  "large_segment_size_mb:40,max_split_size_mb:60"}) {
-    // The parser keeps what it was told before: back to the defaults first.
+    // The parser keeps earlier settings, so reset to the defaults first.
     Config::instance().parseArgs(
         "large_segment_size_mb:20,expandable_segments:False,roundup_power2_divisions:[1:0,>:0]");
     Config::instance().parseArgs(text);
@@ -92,7 +92,7 @@ TEST(CachingAllocator, SmallRequestsShareSegmentsOfTwoMebibytes) {
   EXPECT_EQ(allocator.stats().reserved.current, 2 * kMiB);
   EXPECT_EQ(allocator.stats().inactive_split.current, 2 * kMiB - 1536);
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 512);
-  allocator.allocate(kMiB);  // still small, and fits beside them no more than once
+  allocator.allocate(kMiB);  // a small request, too large for the space left in the segment
   allocator.allocate(kMiB);
   EXPECT_EQ(allocator.stats().reserved.current, 4 * kMiB);
   EXPECT_EQ(allocator.stats().segments.current, 2);
@@ -121,13 +121,13 @@ TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
   const auto a = allocator.allocate(30 * kMiB);
   allocator.free(a);
   const auto b = allocator.allocate(29 * kMiB);
-  EXPECT_EQ(allocator.stats().allocated.current, 30 * kMiB) << "one mebibyte is not split off";
+  EXPECT_EQ(allocator.stats().allocated.current, 30 * kMiB) << "a remainder of one mebibyte must not be split off";
   allocator.free(b);
   const auto c = allocator.allocate(29 * kMiB - 512);
   EXPECT_EQ(allocator.stats().allocated.current, 29 * kMiB - 512);
   EXPECT_EQ(allocator.stats().inactive_split.current, kMiB + 512);
   allocator.free(c);
-  EXPECT_EQ(allocator.stats().inactive_split.current, 0) << "the halves are one again";
+  EXPECT_EQ(allocator.stats().inactive_split.current, 0) << "the free halves must be merged";
   EXPECT_EQ(allocator.stats().reserved.current, 30 * kMiB);
 }
 
@@ -148,7 +148,7 @@ TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerReque
   allocator.allocate(30 * kMiB);
   EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "30 are below the limit, 64 above";
   const auto big = allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "4 more than asked for are within the rounding";
+  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "a block 4 MiB larger is within the rounding";
   EXPECT_EQ(allocator.stats().allocated.current, 94 * kMiB);
   allocator.free(big);
   allocator.free(allocator.allocate(100 * kMiB));
@@ -157,7 +157,7 @@ TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerReque
   EXPECT_EQ(allocator.stats().reserved.current, (30 + 64 + 100 + 60) * kMiB) << "100 exceed 60 by more than 20";
 }
 
-// The very sizes of PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
+// Sizes from PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
 TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
   const auto rounded = [](const char* settings, int64_t bytes) {
     CachingAllocator allocator(AllocatorSettings::parse(settings));
@@ -172,8 +172,8 @@ TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", floats), 88 * kMiB);
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", many), 512 * kMiB);
   EXPECT_EQ(rounded("roundup_power2_divisions:[64:1,128:2,256:4,512:2,1024:1,>:1]", many), 448 * kMiB);
-  EXPECT_EQ(rounded("roundup_power2_divisions:4", 5000), 5120) << "small ones too: 4096 and a quarter";
-  EXPECT_EQ(rounded("roundup_power2_divisions:4", 1025), 1536) << "but not where a part is less than a block";
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 5000), 5120) << "also for small sizes: 4096 plus a quarter";
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 1025), 1536) << "but not if a division is smaller than a block";
 }
 
 TEST(CachingAllocator, StreamsDoNotShareBlocks) {
@@ -236,13 +236,13 @@ TEST(CachingAllocator, GarbageIsCollectedBeyondTheThreshold) {
       AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 200 * kMiB);
   for (const int64_t size : {30, 40, 50}) allocator.free(allocator.allocate(size * kMiB));
   EXPECT_EQ(allocator.stats().reserved.current, 120 * kMiB);
-  allocator.allocate(60 * kMiB);  // 120 are more than 100: what is older than the average goes
+  allocator.allocate(60 * kMiB);  // 120 exceed 100: segments older than the average are released
   EXPECT_LT(allocator.stats().reserved.current, 180 * kMiB);
   EXPECT_EQ(allocator.stats().retries, 0);
 }
 
-// Ages are searches since a block was freed. Three segments are free, for three searches, one and one: the average is
-// 5/3, and only the first is collected.
+// A segment's age is the number of searches since it was freed. The three free segments have ages 3, 1 and 1: the
+// average is 5/3, so only the first is collected.
 TEST(CachingAllocator, TheOldestGarbageIsCollected) {
   CachingAllocator allocator(
       AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 400 * kMiB);
@@ -257,7 +257,7 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
   allocator.free(b);
   allocator.free(c);
   EXPECT_EQ(allocator.stats().reserved.current, 216 * kMiB);
-  allocator.allocate(70 * kMiB);  // 216 are more than 200
+  allocator.allocate(70 * kMiB);  // 216 exceed 200
   EXPECT_EQ(allocator.stats().reserved.current, (216 - 30 + 70) * kMiB);
   std::vector<int64_t> collected;
   for (const CachingAllocator::Event& event : allocator.history()) {
@@ -269,16 +269,16 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
 TEST(CachingAllocator, ExpandableSegmentsGrowByPages) {
   CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
   const auto a = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "two pages of 20";
+  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "two pages of 20 MiB";
   const auto b = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "the rest of the second and a third";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "the rest of the second page, and a third page";
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 30 * kMiB);
   allocator.free(a);
   allocator.free(b);
   allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "one block again";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "merged into one block";
   allocator.allocate(1024);
-  EXPECT_EQ(allocator.stats().reserved.current, 62 * kMiB) << "small ones have pages of 2";
+  EXPECT_EQ(allocator.stats().reserved.current, 62 * kMiB) << "small blocks use pages of 2 MiB";
 }
 
 TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) {
@@ -291,7 +291,7 @@ TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) 
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "50 free MiB hold two whole pages";
   allocator.allocate(45 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB) << "and the gap is filled first";
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB) << "the gap must be filled first";
   allocator.free(a);
   allocator.free(c);
 }
@@ -313,10 +313,10 @@ void expect_consistent(const CachingAllocator& allocator, const std::vector<Live
     int64_t at = segment.address;
     bool was_free = false;
     for (const auto& block : segment.blocks) {
-      ASSERT_EQ(block.address, at) << "blocks leave a hole, seed " << seed;
+      ASSERT_EQ(block.address, at) << "blocks leave a gap, seed " << seed;
       at += block.bytes;
       const bool is_free = !block.active;
-      ASSERT_FALSE(was_free && is_free) << "free neighbors are apart, seed " << seed;
+      ASSERT_FALSE(was_free && is_free) << "free neighbors are not merged, seed " << seed;
       was_free = is_free;
       if (block.allocated) {
         allocated += block.bytes;
@@ -382,7 +382,7 @@ TEST(CachingAllocator, ADeviceSmallerThanAPageHoldsNothing) {
   }
 }
 
-// Files may state any size; sums of what is reserved stay within a petabyte.
+// Sizes in files may be arbitrary; the total of reserved memory is limited to a petabyte.
 TEST(CachingAllocator, SizesThatNoSumHoldsAreRefused) {
   constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
   for (const char* settings : {"", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"}) {

@@ -1,4 +1,4 @@
-// Bytes and seconds of collectives: sums written out, laws, files of figures, and how communication hides.
+// Bytes and seconds of collectives: hand-computed sums, invariants, interconnect files, and overlap with compute.
 #include "shadowgraph/profile/communication.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +23,7 @@ using Kind = CollectiveKind;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// A millisecond a call, 1 us and 1 GB/s inside blocks of 4, 10 us and 0.1 GB/s between them.
+// 1 ms per call; 1 us and 1 GB/s within blocks of 4; 10 us and 0.1 GB/s between them.
 Interconnect simple() {
   return {.name = "simple",
           .title = "simple",
@@ -58,15 +58,15 @@ TEST(CollectiveCost, ByHandInABlock) {
 }
 
 TEST(CollectiveCost, ByHandAcrossBlocks) {
-  // Two blocks of four: 7 hops, one of them between; the ring crosses on 4 links: 0.4 GB/s < 1 GB/s.
+  // Two blocks of four: 7 hops, one of them between blocks; the ring crosses on 4 links, and 0.4 GB/s < 1 GB/s.
   EXPECT_NEAR(seconds(Kind::kAllGather, 8'000'000, group_of(8)), 1e-3 + 6e-6 + 1e-5 + 7e-3 / 0.4, 1e-12);
-  // One process in each of two blocks: its own link alone.
+  // One process in each of two blocks has only its own link.
   EXPECT_NEAR(seconds(Kind::kAllGather, 8'000'000, group_of(2, {0, 4})), 1e-3 + 1e-5 + 4e-3 / 0.1, 1e-12);
-  // Two in each of two.
+  // Two processes in each of two blocks.
   EXPECT_NEAR(seconds(Kind::kAllGather, 8'000'000, group_of(4, {0, 1, 4, 5})), 1e-3 + 2e-6 + 1e-5 + 6e-3 / 0.2, 1e-12);
-  // All to all: 4 of 8 parts leave the block by one's own link, 8 MB / 8 * 4 at 0.1 GB/s.
+  // All-to-all: 4 of 8 parts leave the block through the process's own link, 8 MB / 8 * 4 at 0.1 GB/s.
   EXPECT_NEAR(seconds(Kind::kAllToAll, 8'000'000, group_of(8)), 1e-3 + 6e-6 + 1e-5 + 4e-3 / 0.1, 1e-12);
-  // 1 to its neighbor, and to the other block.
+  // The ring sends to a neighbor 1 and to the other block.
   const auto eight = group_of(8);
   EXPECT_NEAR(collective_cost(Kind::kSend, 1'000'000, eight, simple(), 3).seconds(), 1e-3 + 1e-6 + 1e-3, 1e-12);
   EXPECT_NEAR(collective_cost(Kind::kSend, 1'000'000, eight, simple(), 4).seconds(), 1e-3 + 1e-5 + 1e-2, 1e-12);
@@ -74,7 +74,7 @@ TEST(CollectiveCost, ByHandAcrossBlocks) {
 
 TEST(CollectiveCost, SmallSumsOfManyTakeATree) {
   Interconnect links = simple();
-  links.levels[0].size = 1;  // each process alone
+  links.levels[0].size = 1;  // every process is its own block
   // 64 processes: the ring has 126 hops of 10 us, a binary tree 6 up and 6 down.
   const auto small = collective_cost(Kind::kAllReduce, 1000, group_of(64), links);
   EXPECT_EQ(small.algorithm, CollectiveAlgorithm::kTree);
@@ -100,20 +100,21 @@ TEST(CollectiveCost, Laws) {
           EXPECT_GT(now, 0);
           last[static_cast<int>(kind)] = now;
         }
-        // A ring's sum is a reduce-scatter and an all-gather; the two calls are two beginnings. A tree is only faster.
+        // A ring all-reduce is a reduce-scatter and an all-gather, with one start instead of two. A tree can only be
+        // faster.
         const double both =
             seconds(Kind::kReduceScatter, bytes, group, links) + seconds(Kind::kAllGather, bytes, group, links);
         const CollectiveCost sum = collective_cost(Kind::kAllReduce, bytes, group, links);
         EXPECT_LE(sum.seconds(), both - links.base + 1e-12);
         if (sum.algorithm == CollectiveAlgorithm::kRing) {
-          // One ring is filled once, two are filled twice.
+          // A single ring fills its pipeline once, two rings twice.
           const auto steps = static_cast<double>(n - 1);
           const double twice = (1 + links.ring_fill / steps) / (1 + links.ring_fill / (2 * steps));
           EXPECT_NEAR(sum.latency + sum.transfer * twice, both - links.base, 1e-9 * both);
         }
         EXPECT_EQ(wire_bytes(Kind::kAllReduce, bytes, n),
                   wire_bytes(Kind::kReduceScatter, bytes, n) + wire_bytes(Kind::kAllGather, bytes, n));
-        // More processes do not make a broadcast or a gather of the same tensor faster, but where they have more links.
+        // Broadcast and gather of one tensor do not get faster with more processes, unless those add links.
         if (!links.levels[0].groups.empty()) continue;
         EXPECT_LE(seconds(Kind::kBroadcast, bytes, group, links),
                   seconds(Kind::kBroadcast, bytes, group_of(2 * n), links));
@@ -128,7 +129,7 @@ TEST(CollectiveCost, AnAxisOfItsOwn) {
   links.axes["g"].bandwidth = 2e9;
   EXPECT_NEAR(seconds(Kind::kAllGather, 8'000'000, group_of(8), links), 1e-3 + 7 * 5e-6 + 7e-3 / 2, 1e-12);
   ProcessGroupInfo other = group_of(8);
-  other.axis = "other";  // goes by the axis, not the name
+  other.axis = "other";  // matched by axis, not by name
   EXPECT_EQ(seconds(Kind::kAllGather, 8'000'000, other, links), seconds(Kind::kAllGather, 8'000'000, group_of(8)));
   links.axes["g"].tables[Kind::kAllReduce] = {{1000, 1e-3}, {2000, 3e-3}};
   EXPECT_NEAR(seconds(Kind::kAllReduce, 1500, group_of(8), links), 2e-3, 1e-12);
@@ -221,7 +222,7 @@ at::Tensor run(const char* name, torch::jit::Stack arguments) {
   return arguments[0].toTensor();
 }
 
-// y = all_reduce(x), beside which there is work for `products` matrix products, and then z = relu(y).
+// y = all_reduce(x), `products` independent matrix products, then z = relu(y).
 Graph overlapping(int products) {
   const FakeMesh mesh({{"tp", 8}});
   Capture session({.mode = {.device = at::kCUDA}});
@@ -250,14 +251,14 @@ TEST(Communication, OfAGraphByHand) {
   EXPECT_EQ(communication.of(Graph::kForward).calls, 1);
   EXPECT_EQ(communication.of(Graph::kBackward).calls, 0);
   EXPECT_TRUE(communication.uncovered().empty());
-  // Without figures: bytes alone.
+  // Without an interconnect, only bytes are known.
   EXPECT_EQ(Communication::of(graph).total().wire, 7 * kMiB);
   EXPECT_FALSE(Communication::of(graph).has_seconds());
 }
 
 TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
   Interconnect links = Interconnect::named("h100");
-  links.device_share = 0;  // overlap_test.cpp has what it does
+  links.device_share = 0;  // tested in overlap_test.cpp
   DeviceSpec spec = DeviceSpec::named("h100");
   spec.host_call = 0;
   for (const int products : {0, 1, 40}) {
@@ -265,19 +266,19 @@ TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
     const Communication communication = Communication::of(graph, {.interconnect = &links});
     const StepTime time = StepTime::of(graph, spec);
     const OverlappedStep overlap = OverlappedStep::of(graph, communication, time);
-    EXPECT_NEAR(overlap.compute(), time.seconds(), 1e-12);  // collectives are not in the time of kernels
+    EXPECT_NEAR(overlap.compute(), time.seconds(), 1e-12);  // kernel time excludes collectives
     EXPECT_GE(overlap.seconds(), overlap.at_least());
     EXPECT_LE(overlap.seconds(), overlap.at_most() + 1e-15);
     if (products == 0) {
-      EXPECT_NEAR(overlap.seconds(), overlap.at_most(), 1e-12);  // nothing beside it
+      EXPECT_NEAR(overlap.seconds(), overlap.at_most(), 1e-12);  // nothing overlaps it
     }
     if (products == 40) {
-      EXPECT_NEAR(overlap.seconds(), overlap.compute(), 1e-12);  // hidden
+      EXPECT_NEAR(overlap.seconds(), overlap.compute(), 1e-12);  // fully overlapped
     }
   }
 }
 
-// A sum that nobody waits for is part of the step all the same.
+// A reduction that is never waited for still counts in the step.
 TEST(Communication, AStepLastsUntilItsLastCollective) {
   const Interconnect links = Interconnect::named("h100");
   const FakeMesh mesh({{"dp", 8}});
@@ -294,7 +295,7 @@ TEST(Communication, AStepLastsUntilItsLastCollective) {
   EXPECT_GE(overlap.seconds(), communication.collectives()[0].cost.seconds());
 }
 
-// The same sum, synchronous: what follows waits, though it does not need it.
+// The same reduction, synchronous: later nodes wait although they do not use it.
 TEST(Communication, SynchronousCallsHoldComputingUp) {
   Interconnect links = Interconnect::named("h100");
   links.device_share = 0;
@@ -348,7 +349,7 @@ TEST(Communication, ForwardAndBackwardOfANodeAndAModule) {
   const Communication communication = Communication::of(graph);
   ASSERT_EQ(communication.collectives().size(), 2U);
   const NodeId gather = communication.collectives()[0].node;
-  EXPECT_EQ(communication.forward(gather).wire, 3 * 1024);  // 4 x 1 KiB, less one's own
+  EXPECT_EQ(communication.forward(gather).wire, 3 * 1024);  // 4 x 1 KiB, minus the process's own part
   EXPECT_EQ(communication.backward(gather).wire, 3 * 1024);
   EXPECT_EQ(communication.backward(communication.collectives()[1].node).calls, 0);
   const auto modules = communication.by_module();
@@ -365,7 +366,7 @@ TEST(Communication, WhatIsNotKnownIsListed) {
     Capture session;
     bare = session.finish({run("_c10d_functional::all_reduce", {at::empty({1024}), "sum", "dp"})});
   }
-  // Without the node that says what the group is, as a graph from elsewhere may be.
+  // Without the node that describes the group, as in graphs from other sources.
   NodeId says;
   for (const NodeId node : bare.nodes()) {
     if (bare.target(node).name() == "sg_c10d::process_group") says = node;
@@ -377,7 +378,7 @@ TEST(Communication, WhatIsNotKnownIsListed) {
   ASSERT_EQ(unknown.uncovered().size(), 1U);
   EXPECT_EQ(unknown.uncovered()[0].op, "_c10d_functional::all_reduce");
   EXPECT_FALSE(unknown.empty());
-  // Told the mesh, it is known.
+  // With the mesh given, the group is known.
   const Communication told = Communication::of(bare, {.interconnect = nullptr, .mesh = parse_mesh("dp=4")});
   EXPECT_EQ(told.total().wire, 2 * 3 * 1024);
 }
@@ -402,14 +403,14 @@ TEST(Communication, InEveryReport) {
     }
   }
   EXPECT_TRUE(in_its_row);
-  // 16 channels, 2 neighbors, three buffers, for one group.
+  // 16 channels, 2 neighbors, three buffers, for a single group.
   EXPECT_EQ(profile.device_memory->nccl, 16 * 2 * (4'194'304 + 524'288 + 4'915'200));
   EXPECT_EQ(profile.device_memory->footprint(),
             profile.device_memory->reserved_peak + DeviceAssumptions().context + profile.device_memory->nccl);
-  // They are neither without a FLOP formula nor without a scratch rule.
+  // Collectives need neither a FLOP formula nor a scratch rule.
   EXPECT_TRUE(profile.uncovered.empty());
   EXPECT_TRUE(profile.unknown_scratch.empty());
-  // A program without collectives says nothing of them.
+  // A report of a program without collectives has no communication section.
   Capture session;
   const Graph none = session.finish({at::empty({2}).relu()});
   EXPECT_FALSE(to_json(shadowgraph::profile(none, {.spec = &spec, .interconnect = &links})).contains("communication"));

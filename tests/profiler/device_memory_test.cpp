@@ -1,4 +1,4 @@
-// What a device holds while a graph runs: the caching allocator over the steps of a program.
+// Device memory while a graph runs: the caching allocator over the nodes of a program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMega = kMebibyte / 4;  // floats
 
-// A step with one parameter of 30 MiB, an activation of 50 and a gradient of 30.
+// A step with a parameter of 30 MiB, an activation of 50 MiB and a gradient of 30 MiB.
 struct Step {
   TestGraph t;
   TestGraph::Call w, x, y, gradient;
@@ -38,7 +38,7 @@ struct Step {
 TEST(DeviceMemory, SumsOfAStepThatRepeats) {
   const Step step;
   const DeviceMemory memory = device_memory(step.t.graph);
-  // Parameter and input 42, then 50, then 30 beside them.
+  // Parameter and input take 42 MiB, then 50, then 30 more.
   EXPECT_EQ(memory.allocated_peak, (30 + 12 + 50 + 30) * kMebibyte);
   EXPECT_EQ(memory.reserved_after, (std::vector<int64_t>{122 * kMebibyte, 122 * kMebibyte, 122 * kMebibyte}));
   EXPECT_EQ(memory.cublas_workspace, 0);
@@ -78,11 +78,11 @@ TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
   t.call("aten::mm", {b, b}, {{16, 16}});
   DeviceMemoryOptions options;
   EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMebibyte + 32 * kMebibyte);
-  options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, as all between 1 and 10
+  options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, like all sizes between 1 and 10 MiB
   EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMebibyte);
 }
 
-// The autograd engine's thread has a handle of its own.
+// The autograd engine's thread has a separate cuBLAS handle.
 TEST(DeviceMemory, BackwardHasAWorkspaceOfItsOwn) {
   TestGraph t;
   t.device = c10::Device("cuda:0");
@@ -126,7 +126,7 @@ TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
   t.device = c10::Device("cuda:0");
   t.graph.metadata.device = t.device;
   const auto x = t.input("x", {4});  // 512 bytes of a segment of 2 MiB
-  // Both in one segment of 20 MiB; where the first was, nothing large fits.
+  // Both in one segment of 20 MiB; the space freed by the first is too small for a large block.
   const auto first = t.call("aten::relu", {x}, {{6 * kMega}});
   const auto second = t.call("aten::relu", {x}, {{6 * kMega}});
   t.free_after(second.node, {t.storage(first)});

@@ -1,4 +1,4 @@
-// What elements take in kernels on GPUs, whatever they move: sums written out. bench/gpu holds them against an H100.
+// Per-element cost of GPU kernels, independent of bytes: hand-computed sums. bench/gpu compares it with an H100.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ Argument flag(bool value) { return Argument::of_bool(value); }
 
 class Paces : public ::testing::Test {
  protected:
-  // A value of the same elements whose dimensions lie otherwise.
+  // A value with the same elements in another dimension order.
   ValueId turned(const TestGraph::Call& call, std::vector<int64_t> sizes, std::vector<int64_t> strides,
                  c10::ScalarType dtype = c10::kFloat) {
     const auto view = t.call("aten::alias", {call}, {});
@@ -49,7 +49,7 @@ TEST_F(Paces, SidesThatLieAlikeAreMovedInWholeVectors) {
   EXPECT_DOUBLE_EQ(transposed, 132 * 64 * 128 / 125e9);
   const auto heads = turned(x, {4, 16, 128}, {128, 512, 1});
   const double apart = seconds(t.call("aten::clone", {Argument::of_value(heads)}, {{4, 16, 128}}), K::kCopy);
-  EXPECT_DOUBLE_EQ(apart, 132 * 64 * 128 / 350e9) << "along the innermost dimension both lie alike";
+  EXPECT_DOUBLE_EQ(apart, 132 * 64 * 128 / 350e9) << "both have the same innermost dimension";
 }
 
 TEST_F(Paces, BroadcastsAndWideCastsGoByElement) {
@@ -61,7 +61,7 @@ TEST_F(Paces, BroadcastsAndWideCastsGoByElement) {
   const auto narrow = turned(x, {64, 128}, {128, 1}, c10::kBFloat16);
   EXPECT_GT(seconds(t.call("aten::_to_copy", {Argument::of_value(narrow)}, {{64, 128}}), K::kCopy), 0);
   t.dtype = c10::kBFloat16;
-  EXPECT_EQ(seconds(t.call("aten::_to_copy", {x}, {{64, 128}}), K::kCopy), 0) << "from wide to narrow";
+  EXPECT_EQ(seconds(t.call("aten::_to_copy", {x}, {{64, 128}}), K::kCopy), 0) << "cast from wide to narrow";
 }
 
 TEST_F(Paces, ShortPiecesOfCatAreSlow) {
@@ -83,7 +83,7 @@ TEST_F(Paces, WideRowsOfSoftmaxAreReadTwice) {
   EXPECT_EQ(seconds(of_small, K::kSoftmax), 0);
   const auto back = t.call("aten::_softmax_backward_data", {small, of_small, whole(1), whole(6)}, {{32, 1024}});
   const auto log = t.call("aten::_log_softmax_backward_data", {small, of_small, whole(1), whole(6)}, {{32, 1024}});
-  EXPECT_EQ(bytes(back, K::kSoftmax), 2 * bytes(log, K::kSoftmax)) << "a product of its own comes first";
+  EXPECT_EQ(bytes(back, K::kSoftmax), 2 * bytes(log, K::kSoftmax)) << "includes a separate multiplication";
 }
 
 TEST_F(Paces, NormsTakeTheirRowsAndReadTwiceBackward) {

@@ -1,4 +1,4 @@
-// Elementwise work: sums by hand for each rule, and every row evaluated on hostile operands.
+// Elementwise FLOPs: hand-computed sums for each rule, and every row evaluated on malformed operands.
 #include "profiler/cost/elementwise_table.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using shadowgraph::testing::TestGraph;
 
-// The work of one call of `op`, from a graph.
+// Returns the FLOPs of one call of `op`, evaluated in a graph.
 NodeFlops work(TestGraph& t, const std::string& op, const std::vector<Argument>& arguments,
                const std::vector<std::vector<int64_t>>& results) {
   const auto call = t.call(op, arguments, results);
@@ -30,8 +30,9 @@ TEST(ElementwiseTable, Pointwise) {
   const Argument one = Argument::of_int(1);
   EXPECT_EQ(work(t, "aten::relu", {x}, {{2, 3}}).elementwise, 6);
   EXPECT_EQ(work(t, "aten::add.Tensor", {x, x, one}, {{2, 3}}).elementwise, 6);
-  EXPECT_EQ(work(t, "aten::add_.Tensor", {x, x, Argument::of_float(-0.1)}, {{2, 3}}).elementwise, 12);  // alpha * y too
-  EXPECT_EQ(work(t, "aten::mul.Tensor", {x, x}, {{4, 2, 3}}).elementwise, 24);  // of the broadcast result
+  // includes alpha * y
+  EXPECT_EQ(work(t, "aten::add_.Tensor", {x, x, Argument::of_float(-0.1)}, {{2, 3}}).elementwise, 12);
+  EXPECT_EQ(work(t, "aten::mul.Tensor", {x, x}, {{4, 2, 3}}).elementwise, 24);  // counts the broadcast result
   EXPECT_EQ(work(t, "aten::addcmul_", {x, x, x, one}, {{2, 3}}).elementwise, 18);
   const NodeFlops exp = work(t, "aten::exp", {x}, {{2, 3}});
   EXPECT_EQ(exp.elementwise, 0);
@@ -81,7 +82,7 @@ TEST(ElementwiseTable, ReductionsAndPooling) {
   EXPECT_EQ(work(t, "aten::sum", {x}, {{}}).elementwise, 128);
   EXPECT_EQ(work(t, "aten::mean.dim", {x, t.ints({2, 3})}, {{1, 2}}).elementwise, 128);
   EXPECT_EQ(work(t, "aten::var_mean.correction", {x}, {{}, {}}).elementwise, 512);
-  // 2*4*4 results of a 3x3 window; a single number is the window's side in both directions.
+  // 2*4*4 results of a 3x3 window; a single number is the window size in both dimensions.
   EXPECT_EQ(work(t, "aten::max_pool2d_with_indices", {x, t.ints({3, 3})}, {{1, 2, 4, 4}, {1, 2, 4, 4}}).elementwise,
             288);
   EXPECT_EQ(work(t, "aten::avg_pool2d", {x, t.ints({3})}, {{1, 2, 4, 4}}).elementwise, 288);
@@ -223,12 +224,12 @@ TEST(ElementwiseTable, SamplingAndResampling) {
   EXPECT_EQ(sampled(2), 18 * 31);
   EXPECT_EQ(work(t, "aten::grid_sampler_2d_backward", {gradient, image, grid, Argument::of_int(0)}, {{1, 2, 8, 8}})
                 .elementwise,
-            18 * 2 * 4 * 3);  // of 4 taps the input's gradient, and that of two coordinates
+            18 * 2 * 4 * 3);  // gradients of the input (4 taps) and of two coordinates
   const auto theta = t.input("theta", {2, 2, 3});
   EXPECT_EQ(work(t, "aten::affine_grid_generator", {theta, t.ints({2, 1, 4, 4})}, {{2, 4, 4, 2}}).elementwise, 64 * 5);
-  // Half as large: windows of 4. Rows 2*8*4*4, columns 2*4*4*4, both of 2 channels.
+  // Half the size: windows of 4. Rows 2*8*4*4, columns 2*4*4*4, with 2 channels.
   EXPECT_EQ(work(t, "aten::_upsample_bilinear2d_aa", {image, t.ints({4, 4})}, {{1, 2, 4, 4}}).elementwise, 768);
-  // Twice as large: windows of 2. Rows 2*8*16*2, columns 2*16*16*2, both of 2 channels.
+  // Twice the size: windows of 2. Rows 2*8*16*2, columns 2*16*16*2, with 2 channels.
   EXPECT_EQ(work(t, "aten::_upsample_bilinear2d_aa", {image, t.ints({16, 16})}, {{1, 2, 16, 16}}).elementwise, 3072);
   EXPECT_EQ(work(t, "aten::_upsample_bicubic2d_aa", {image, t.ints({8, 8})}, {{1, 2, 8, 8}}).elementwise, 2048);
 }
@@ -254,12 +255,12 @@ TEST(ElementwiseTable, BagsUniqueAndCtc) {
 TEST(Flops, ViewsAreFreeTagsCountAndTheRestIsListed) {
   TestGraph t;
   const auto x = t.input("x", {2, 3});
-  t.view("aten::t", {x}, x.value(), {3, 2});              // a view by its schema
-  t.view("aten::unfold", {x}, x.value(), {2, 1, 3});      // another, without a row
+  t.view("aten::t", {x}, x.value(), {3, 2});              // a view according to its schema
+  t.view("aten::unfold", {x}, x.value(), {2, 1, 3});      // another view, without a row
   const auto tagged = t.call("aten::i0", {x}, {{2, 3}});  // no row, but tagged pointwise
   t.call("aten::fft_fft", {x}, {{2, 3}});                 // no formula
   t.call("aten::fft_fft", {x}, {{2, 3}});
-  t.call("aten::mm", {x, x}, {{2, 3}});  // cannot be: 3 against 2
+  t.call("aten::mm", {x, x}, {{2, 3}});  // invalid: 3 does not match 2
   t.graph.append(t.graph.intern_target(Target(TargetKind::kFunction, "mine::fused(Tensor x) -> Tensor")), {x});
   const Flops flops = Flops::of(t.graph);
   EXPECT_EQ(ElementwiseFormula::of(t.graph.target(tagged.node)).coverage, ElementwiseCoverage::kPointwiseTag);
@@ -299,14 +300,14 @@ TEST(ElementwiseTable, NoRuleTrustsItsOperands) {
   }
 }
 
-// A row for an operator that does not exist is a typing mistake.
+// A row for an operator that does not exist is a typo.
 TEST(ElementwiseTable, EveryRowNamesAnOperator) {
   std::set<std::string> known;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) known.insert(name.name);
   const auto exists = [&](std::string name) {
     name = std::string(without_overload(name));
     const std::string in_place = name + "_";
-    // Python defines them: tests/package/test_parallel_programs.py and test_operator_costs.py call them.
+    // Defined in Python: tests/package/test_parallel_programs.py and test_operator_costs.py call them.
     const bool is_of_python =
         name.starts_with("fsdp::") || name.starts_with("bitsandbytes::") || name.starts_with("torch_attn::");
     const bool is_of_another_version = !operator_in_this_libtorch(name).empty() || !why_removed(name).empty();
@@ -320,7 +321,7 @@ TEST(ElementwiseTable, EveryRowNamesAnOperator) {
   for (const FlopRow& row : flop_table()) all_exist(row.names);
 }
 
-// Reports would say "no formula" of what has matrix work and no elementwise row; composites are the exception.
+// Operators with matrix FLOPs also need an elementwise row, or reports would say "no formula"; composites are exempt.
 TEST(ElementwiseTable, KnowsWhatElseMatrixProductsCompute) {
   for (const FlopRow& row : flop_table()) {
     for_each_name(row.names, [&](std::string_view written) {

@@ -1,4 +1,4 @@
-// Whether a program fits, and the steady state that the answer is about.
+// Memory fit of a program, judged by its steady state.
 #include "shadowgraph/profile/fits.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A training step of a small language model with AdamW; the first, or with `warmup_steps` a later one.
+// A training step of a small language model with AdamW: the first, or with `warmup_steps` a later one.
 Graph adamw_step(int warmup_steps, TrainingOptions training = {}, int64_t batch = 2, int64_t seq = 64) {
   const FakeTensorMode mode(FakeTensorOptions{.device = c10::kCUDA});
   const models::BuiltModel model = models::build("gpt2", {.batch = batch, .seq = seq, .training = true});
@@ -81,9 +81,9 @@ TEST(DeviceSpecs, AllHaveMemoryAndSources) {
     EXPECT_GT(spec.memory, int64_t{14} << 30) << name;
     for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "gpu.matmul",
                                "gpu.stream", "gpu.attention*"}) {
-      EXPECT_TRUE(spec.sources.contains(figure)) << name << " has no source of " << figure;
+      EXPECT_TRUE(spec.sources.contains(figure)) << name << " has no source for " << figure;
     }
-    // Dense figures: float16 is at most 32 times float32 on any of them, and sold gigabytes bound what programs have.
+    // Dense throughput: float16 is at most 32 times float32 on every device, and memory is at most the nominal size.
     EXPECT_LE(spec.matmul.at(c10::kHalf), 32 * spec.matmul.at(c10::kFloat)) << name;
     const double sold = std::stod(spec.title.substr(spec.title.rfind(' ', spec.title.size() - 4)));
     EXPECT_LE(spec.memory, static_cast<int64_t>(sold * (1 << 30))) << name;
@@ -104,9 +104,9 @@ TEST(SteadyState, FollowsFromTheFirstStep) {
   EXPECT_EQ(of_first.steady_peak->by_kind, of_second.peak.by_kind);
   EXPECT_EQ(of_first.steady_peak->bytes, of_second.peak.bytes);
   EXPECT_EQ(of_second.peak.by_kind[static_cast<size_t>(StorageKind::kInput)], int64_t{2} * 2 * 64 * 8);  // ids, labels
-  // The report leads with it, and what it lists as largest is there then.
+  // The report leads with the steady state, and its largest tensors are those alive at that peak.
   EXPECT_THAT(to_text(of_first), AllOf(HasSubstr(" of the steady state, at node"), HasSubstr("first step")));
-  // Gradients that stay are added to later on, which a first step does not show; it says what it is.
+  // Gradients that are kept are accumulated into in later steps, unlike in the first; the report says which step it is.
   const Graph with_zeros = adamw_step(0, {.zero_grads = true});
   EXPECT_FALSE(profile(with_zeros).steady_peak);
   EXPECT_THAT(to_text(profile(with_zeros)), HasSubstr(" of the first step (--steady-state"));
@@ -116,7 +116,7 @@ TEST(SteadyState, SavedBytesAreNotMoreThanThePeak) {
   const Profile once = profile(adamw_step(0));
   const Profile four = profile(adamw_step(0, {.accumulate = 4}));
   EXPECT_LE(four.saved.all, four.peak.bytes);
-  // One micro-batch after another: what one keeps, and the division of its loss.
+  // Micro-batches run one after another: saved bytes are those of one, plus the division of its loss.
   EXPECT_NEAR(static_cast<double>(four.saved.activations), static_cast<double>(once.saved.activations), 4096);
 }
 
@@ -153,11 +153,11 @@ TEST(Fits, IsTheFirstLine) {
 
   const Profile small = profile(graph, {.limit = MemoryLimit::parse("1GiB")});
   EXPECT_FALSE(fits(small)->fits);
-  EXPECT_EQ(fits(small)->bytes, verdict->bytes);  // of a device with room
+  EXPECT_EQ(fits(small)->bytes, verdict->bytes);  // a device with enough memory
   EXPECT_THAT(to_text(*fits(small)), AllOf(StartsWith("does not fit: "), HasSubstr(needed + " of 1.00 GiB (steady")));
   EXPECT_FALSE(small.device_memory);
 
-  // Nobody asked: the device that times are estimated for, which limits nothing.
+  // Without a requested device, the default for time estimates is used, and memory is not limited.
   const DeviceSpec spec = DeviceSpec::named("t4");
   const Profile by_spec = profile(graph, {.spec = &spec});
   EXPECT_THAT(fit_summary(by_spec),

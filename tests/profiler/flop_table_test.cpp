@@ -1,5 +1,5 @@
-// Tests every row of the FLOP table on shapes written by hand, with the sums in the comments. PyTorch's own formulas
-// (tests/golden/profiler/flop_calls.jsonl, made by make_flop_calls.py beside it) agree to the last digit.
+// Tests every row of the FLOP table on hand-written shapes, with the sums in comments. They equal PyTorch's own
+// formulas (tests/golden/profiler/flop_calls.jsonl, made by make_flop_calls.py there) exactly.
 #include "profiler/cost/flop_table.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// Owns the shapes that an OperandShapes points to.
+// Owns the shapes that an OperandShapes refers to.
 class Call {
  public:
   Call& tensor(Sizes sizes) { return add(Operand::of_tensor(keep(std::move(sizes)))); }
@@ -114,7 +114,7 @@ TEST(FlopTable, Convolutions) {
     call.tensor({1, 2, 4, 4, 4}).tensor({4, 1, 2, 2, 2}).returns({1, 4, 3, 3, 3});
     EXPECT_EQ(call.flops(op), 1728) << op;  // 2 * (4*1*2*2*2) * 27
   }
-  // Transposed: every one of the 4x4 inputs meets the window. 2 * 2 * (6*5*2*2) * 16
+  // Transposed: the window is applied at each of the 4x4 inputs. 2 * 2 * (6*5*2*2) * 16
   Call transposed;
   transposed.tensor({2, 6, 4, 4}).tensor({6, 5, 2, 2}).none().ints({2}).ints({0}).ints({1}).number(1);
   transposed.returns({2, 5, 8, 8});
@@ -129,8 +129,8 @@ TEST(FlopTable, ConvolutionBackward) {
     call.tensor({2, 8, 5, 5}).tensor({2, 6, 10, 10}).tensor({8, 3, 3, 3}).ints({8}).ints({2, 2}).ints({1, 1});
     return call.ints({1, 1}).number(0).ints({0, 0}).number(2).ints(std::move(mask)).flops("aten::convolution_backward");
   };
-  EXPECT_EQ(backward({1, 0, 0}), 21600);  // as the forward: 2 * 2 * (8*3*3*3) * 25
-  // The groups are not discounted: 2 * 2 * 6 * 8 * (3*3) * 25, twice the forward with its 2 groups.
+  EXPECT_EQ(backward({1, 0, 0}), 21600);  // like the forward: 2 * 2 * (8*3*3*3) * 25
+  // PyTorch's formula ignores groups here: 2 * 2 * 6 * 8 * (3*3) * 25, twice the forward with its 2 groups.
   EXPECT_EQ(backward({0, 1, 0}), 43200);
   EXPECT_EQ(backward({0, 0, 1}), 0);
   EXPECT_EQ(backward({1, 1, 1}), 64800);
@@ -142,7 +142,8 @@ TEST(FlopTable, ConvolutionBackward) {
   EXPECT_EQ(transposed.flops("aten::convolution_backward"), 7680 + 7680);
 }
 
-// [B, H, S, D] as an operator's formula reads it: PyTorch's reads flash's heads last since 2.14.
+// Converts [B, H, S, D] to the layout that the operator's formula expects: since 2.14, PyTorch's reads flash's heads
+// last.
 Sizes as_read(std::string_view op, Sizes sizes) {
   if (kFlopsOfFlashReadHeadsLast && op.starts_with("aten::_flash_attention")) std::swap(sizes[1], sizes[2]);
   return sizes;
@@ -176,7 +177,7 @@ TEST(FlopTable, Attention) {
         "aten::_efficient_attention_forward"}) {
     const auto at = [&](Sizes sizes) { return as_read(op, std::move(sizes)); };
     EXPECT_EQ(Call().tensor(at({2, 4, 3, 8})).tensor(at({2, 4, 5, 8})).tensor(at({2, 4, 5, 6})).flops(op), 3360) << op;
-    // Grouped queries: the key's 2 heads serve all 4.
+    // Grouped queries: 2 key heads serve all 4 query heads.
     EXPECT_EQ(Call().tensor(at({2, 4, 3, 8})).tensor(at({2, 2, 5, 8})).tensor(at({2, 2, 5, 6})).flops(op), 3360) << op;
     EXPECT_EQ(Call().tensor(at({2, 4, 3, 8})).tensor(at({2, 3, 5, 8})).tensor(at({2, 3, 5, 6})).flops(op), std::nullopt)
         << op;
@@ -256,7 +257,7 @@ TEST(FlopTable, Recurrent) {
   Call layer;
   layer.tensor({5, 3, 4}).tensor({24, 4}).tensor({24, 6}).tensor({24}).tensor({24});
   EXPECT_EQ(layer.flops("aten::mkldnn_rnn_layer"), 7200);
-  EXPECT_EQ(layer.flops("aten::mkldnn_rnn_layer_backward"), 14400);  // inputs' and weights' gradients
+  EXPECT_EQ(layer.flops("aten::mkldnn_rnn_layer_backward"), 14400);  // gradients of inputs and of weights
   const std::vector<Sizes> weights = {{24, 4}, {24, 6}, {24}, {24}, {24, 6}, {24, 6}, {24}, {24}};
   // A second layer adds two 24x6 matrices: 2 * 15 * (240 + 288)
   Call cudnn;
@@ -329,7 +330,7 @@ TEST(FlopTable, Factorizations) {
   EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).flops("aten::linalg_householder_product"), 90);
   EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).tensor({6, 2}).flops("aten::ormqr"), 108);  // 4*6*2*3 - 2*2*9
   EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).tensor({2, 6}).number(0).flops("aten::ormqr"), 108);
-  EXPECT_EQ(square("aten::linalg_matrix_exp"), std::nullopt);  // how often it squares depends on data
+  EXPECT_EQ(square("aten::linalg_matrix_exp"), std::nullopt);  // the number of squarings depends on data
   EXPECT_EQ(Call().tensor({3, 4}).flops("aten::linalg_inv_ex"), std::nullopt);
   EXPECT_EQ(Call().tensor({3}).flops("aten::linalg_lu"), std::nullopt);
 }
@@ -368,7 +369,7 @@ TEST(FlopTable, EveryRowIsNamedOnce) {
   }
 }
 
-// One JSON object a line: op, args, out, flops by PyTorch's formula.
+// One JSON object per line: op, args, out, and the FLOPs by PyTorch's formula.
 TEST(FlopTable, AgreesWithFlopRegistry) {
   std::ifstream file(SHADOWGRAPH_SOURCE_DIR "/tests/golden/profiler/flop_calls.jsonl");
   ASSERT_TRUE(file) << "tests/golden/profiler/flop_calls.jsonl is missing";
@@ -405,7 +406,7 @@ TEST(FlopTable, AgreesWithFlopRegistry) {
   EXPECT_GE(calls, 400U);
   for (const FlopRow& row : flop_table()) {
     for_each_name(row.names, [&](std::string_view name) {
-      // The calls are of 2.13, which counts no flash attention on CPUs.
+      // The calls were recorded with 2.13, which does not count flash attention on CPUs.
       if (kFlopsOfCpuFlashCounted && name.find("flash_attention_for_cpu") != name.npos) return;
       EXPECT_EQ(row.counted_by_pytorch, seen.contains(full_name(name))) << name;
     });

@@ -14,7 +14,7 @@ bool is_before(const FreeBlock& a, const FreeBlock& b) {
   return std::tie(a.stream, a.size, a.address) < std::tie(b.stream, b.size, b.address);
 }
 
-// The tree that it stands for.
+// The reference implementation.
 TEST(FreeBlocks, AreInTheOrderOfASet) {
   std::mt19937 random(11);
   const auto any = [&](uint64_t most) { return static_cast<int64_t>(random() % most); };
@@ -23,7 +23,7 @@ TEST(FreeBlocks, AreInTheOrderOfASet) {
     std::set<FreeBlock, decltype(&is_before)> tree(is_before);
     for (int64_t i = 0; i < 6000; ++i) {
       const FreeBlock made{static_cast<int32_t>(any(3)), any(sizes), any(1 << 30), static_cast<uint32_t>(i)};
-      // It grows, and shrinks to nothing.
+      // Grows first, then shrinks until empty.
       if (any(100) < (i < 2000 ? 70 : 20)) {
         if (tree.insert(made).second) blocks.insert(made);
       } else if (!tree.empty()) {

@@ -1,5 +1,5 @@
-// The laws of kernels on GPUs, as docs/time.md states them: sums written out. bench/published holds them against
-// measurements of others.
+// GPU kernel time models, as stated in docs/time.md: hand-computed sums. bench/published compares them with published
+// measurements.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace {
 
 using shadowgraph::testing::TestGraph;
 
-// 100 multiprocessors, each of 1e10 FLOP/s in float32, and a stream of 1e12 B/s of which products move 85 %.
+// 100 multiprocessors with 1e10 FLOP/s each in float32, and 1e12 B/s of memory bandwidth, of which matrix products
+// reach 85 %.
 DeviceSpec hundred() {
   DeviceSpec spec;
   spec.bandwidth = 2e12;
@@ -36,11 +37,11 @@ double product(double rows, double columns, double inner, double batch = 1) {
 TEST(GpuProduct, OneTileMoreThanAWaveIsAWaveMore) {
   const double tile = 2.0 * 128 * 256 * 4096 / 1e10 + 3e-6;
   EXPECT_NEAR(product(100.0 * 128, 256, 4096), tile, 1e-9);
-  // Smaller tiles are slower each, and fill the second wave.
+  // Smaller tiles are less efficient, but they fill the second wave.
   const double beyond = product(101.0 * 128, 256, 4096);
   EXPECT_GT(beyond, 1.01 * tile);
   EXPECT_LT(beyond, 2 * tile);
-  EXPECT_NEAR(product(128, 256, 4096, 100), tile, 1e-9) << "of a batch alike";
+  EXPECT_NEAR(product(128, 256, 4096, 100), tile, 1e-9) << "the same in a batch";
 }
 
 TEST(GpuProduct, AFewTilesAreCutAlongWhatIsSummed) {
@@ -56,7 +57,7 @@ TEST(GpuProduct, HalfOfWhatIsWrittenIsNotHidden) {
   EXPECT_NEAR(seconds.written_after, 2e6 / 0.85e12, 1e-12);
 }
 
-// Figures of the FlashAttention-2 paper for an A100, heads of 128, forward. It counts half of causal attention.
+// Measurements in the FlashAttention-2 paper: A100, head dimension 128, forward. It counts half the FLOPs for causal.
 TEST(GpuAttention, ReachesWhatItsPaperSays) {
   const auto reached = [](int64_t length) {
     return 0.72 * 312 * 0.5 / attention_work({.queries = length, .keys = length, .causal = true});
@@ -67,7 +68,7 @@ TEST(GpuAttention, ReachesWhatItsPaperSays) {
   EXPECT_LT(attention_work({.queries = 8192, .keys = 8192, .causal = true}),
             0.6 * attention_work({.queries = 8192, .keys = 8192}));
   EXPECT_EQ(attention_work({.queries = 1, .keys = 8192, .causal = true}), attention_work({.queries = 1, .keys = 8192}))
-      << "one query sees all keys";
+      << "a single query attends to all keys";
 }
 
 TEST(GpuKernels, ShareOneLawOnEveryDevice) {
@@ -84,7 +85,7 @@ TEST(GpuKernels, ShareOneLawOnEveryDevice) {
   EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2 * (tile - 3e-6) + 3e-6, 1e-9);
   spec.classes[KernelClass::kMatmul].compute = {{1, 1e12}};
   EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2.0 * 12800 * 256 * 4096 / 8e12, 1e-9)
-      << "a class that was measured goes before the law";
+      << "measurements take precedence over the model";
 }
 
 TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
@@ -102,15 +103,15 @@ TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
   const auto added = t.call("aten::addmm", {b, a, Argument::of_value(along)}, {{12800, 256}});
   DeviceSpec spec = hundred();
   const auto seconds = [&](const TestGraph::Call& call) { return StepTime::of(t.graph, spec).of(call.node).compute; };
-  spec.vector = 1e12;  // so that products of float32 are TF32's
-  EXPECT_EQ(seconds(slow), seconds(fast)) << "elsewhere they are alike";
+  spec.vector = 1e12;  // float32 products use TF32
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "equal on other devices";
   spec.architecture = "sm_90";
   EXPECT_NEAR(seconds(slow) - 1.5e-6, (seconds(fast) - 1.5e-6) / 0.6, 1e-9);
-  EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "what is added lies anyhow";
+  EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "the layout of the addend does not matter";
   spec.vector = 2e12;
-  EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 itself";
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 without TF32";
   EXPECT_NEAR(seconds(slow), 2.0 * 128 * 256 * 4096 / (0.82 * 2e10) + 1.5e-6, 1e-9)
-      << "which tensor cores do not compute";
+      << "not supported by tensor cores";
 }
 
 TEST(GpuKernels, AFilledCopyIsMovedTwice) {
@@ -135,7 +136,7 @@ TEST(GpuKernels, WhatIsMultipliedByZeroIsNotRead) {
     return Traffic::of(t.graph).of(call.node).read;
   };
   EXPECT_EQ(read(1) - read(0), 4 * 8 * 64 * 64);
-  // Another operator's beta is no factor.
+  // `beta` of another operator is not a scaling factor.
   const auto target = t.input("target", {8, 64, 64});
   const auto loss =
       t.call("aten::smooth_l1_loss", {room, target, Argument::of_int(0), Argument::of_float(0)}, {{8, 64, 64}});
@@ -147,7 +148,7 @@ TEST(GpuAttention, IsTimedByItsKernel) {
   EXPECT_LT(attention_kernel("_scaled_dot_product_cudnn_attention", KernelClass::kAttention, c10::kBFloat16), 0.6);
   EXPECT_EQ(attention_kernel("_scaled_dot_product_efficient_attention", KernelClass::kAttention, c10::kBFloat16), 2);
   EXPECT_LT(attention_kernel("_scaled_dot_product_efficient_attention", KernelClass::kAttention, c10::kFloat), 1)
-      << "by what 16 bits reach of their peak";
+      << "scaled by the fraction of peak reached with 16 bits";
 }
 
 TEST(GpuProduct, RowsBetweenVectorsAreSlow) {

@@ -1,5 +1,5 @@
-// Holds predicted live bytes against a real CPU run whose allocator counts. Every built-in model, at a small size,
-// agrees after every operator of a training step, to the byte, on whatever processor this is.
+// Compares predicted live bytes with a real CPU run and a counting allocator: every built-in model, at a small size,
+// agrees after every operator of a training step, to the byte, on every processor.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
@@ -17,8 +17,8 @@
 namespace shadowgraph {
 namespace {
 
-// Operators whose kernels allocate inside what they give back before they return: oneDNN's copies of operands in its
-// own layouts and its scratchpads. The graph does not have it, and it is another on every processor.
+// Operators whose kernels allocate and free scratch memory: oneDNN's operand copies in its own layouts, and its
+// scratchpads. The graph does not contain it, and it depends on the processor.
 bool has_scratch(const std::string& op) {
   return op == "aten::convolution" || op == "aten::convolution_backward" || op == "aten::mkldnn_rnn_layer" ||
          op == "aten::mkldnn_rnn_layer_backward";
@@ -60,7 +60,7 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
     }
   }
 
-  // Each distinct call once, on real tensors: what its kernel takes inside.
+  // Measures the scratch memory of each distinct call once, on real tensors.
   const MeasureReport report = measure_calls(graph, measured, {.repeats = 0});
   EXPECT_EQ(report.left_out.size(), 0u) << report.left_out.front().op << ": " << report.left_out.front().reason;
   predicted_with_scratch = profile(graph, {.measured = &measured}).peak_with_scratch.bytes;
@@ -95,11 +95,11 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
     if (!has_scratch(predicted[i].name)) without_scratch.see(predicted[i].live, most);
   }
   EXPECT_EQ(differ, 0) << "of " << predicted.size() << " calls";
-  // In the optimizer, where nearly all these models peak, three scalars become tensors inside a call.
+  // In the optimizer, where nearly all of these models peak, one call converts three scalars to tensors.
   EXPECT_LE(without_scratch.predicted, without_scratch.real);
   EXPECT_LE(without_scratch.real - without_scratch.predicted, 12);
   EXPECT_LE(peaks.predicted, peaks.real);
-  // With scratch the peak is that of the run: not 0.5 % below it, nor 3 % above.
+  // With scratch memory, the predicted peak is within -0.5 % and +3 % of the real one.
   EXPECT_GE(static_cast<double>(predicted_with_scratch), 0.995 * static_cast<double>(peaks.real));
   EXPECT_LE(static_cast<double>(predicted_with_scratch), 1.03 * static_cast<double>(peaks.real));
 }

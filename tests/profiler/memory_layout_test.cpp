@@ -1,4 +1,4 @@
-// Static plans: no two storages that are alive together overlap, none is below the bound, and what is known to be optimal is
+// Static memory layouts: simultaneously live storages do not overlap, the lower bound holds, and known optima are
 // found.
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ void expect_valid(const std::vector<AllocationLifetime>& requests, const ArenaLa
 }
 
 TEST(MemoryLayout, NestedLivesNeedNoMoreThanTheBound) {
-  // Activations, as forward and backward leave them, with a temporary at each step.
+  // Lifetimes of activations in forward and backward, with a temporary at each step.
   std::vector<AllocationLifetime> requests;
   constexpr uint32_t kLayers = 40;
   for (uint32_t i = 0; i < kLayers; ++i) {
@@ -57,13 +57,13 @@ TEST(MemoryLayout, WhatDoesNotMeetSharesItsPlace) {
   EXPECT_EQ(plan.bytes, 1024);
 }
 
-// The bound is found only by who takes a gap of just the size that is wanted.
+// The bound is reached only if a gap of exactly the requested size is used.
 TEST(MemoryLayout, AGapThatFitsExactlyIsTaken) {
-  // Offline, the largest first: the last 3 fits between the 3 at 0 and the 3 at 6, which clears the 6.
+  // Offline, largest first: the last 3 fits between the 3 at 0 and the 3 at 6, without raising the total above 6.
   const std::vector<AllocationLifetime> at_leisure = {{3, 2, 6}, {3, 4, 7}, {3, 4, 4}, {6, 7, 9}};
   EXPECT_EQ(memory_layout(at_leisure, {.alignment = 1}).bytes, 3 + 6);
   EXPECT_EQ(memory_layout(at_leisure, {.alignment = 1, .offline_limit = 0}).bytes, 12);
-  // From two ends: the second 7 takes the place of the first, below the 1; the 6 comes from above.
+  // Allocating from both ends: the second 7 reuses the space of the first, below the 1; the 6 comes from above.
   const std::vector<AllocationLifetime> in_order = {{6, 5, 6}, {1, 1, 6}, {7, 6, 9}, {7, 0, 3}};
   const ArenaLayout plan = memory_layout(in_order, {.alignment = 1, .offline_limit = 0});
   EXPECT_EQ(plan.bytes, 6 + 1 + 7);
@@ -105,7 +105,7 @@ TEST(MemoryLayout, OfAGraphCoversItsStoragesOnOneDevice) {
   t.free_after(b.node, {t.storage(a)});
   t.output({c});
   const MemoryLayout plan = memory_layout(t.graph);
-  // 1 KiB each: x always; a and b meet; c takes a's place.
+  // 1 KiB each: x is always live, a and b overlap, c reuses the space of a.
   EXPECT_EQ(plan.bound, 3 * 1024);
   EXPECT_EQ(plan.bytes, 3 * 1024);
   EXPECT_EQ(plan.offsets[t.storage(c)], plan.offsets[t.storage(a)]);

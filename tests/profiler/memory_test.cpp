@@ -1,4 +1,4 @@
-// Memory timeline, storage kinds, saved bytes and parameter counts of graphs whose sums are written out.
+// Memory timeline, storage kinds, saved bytes and parameter counts of graphs with hand-computed sums.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ using shadowgraph::testing::TestGraph;
 
 int64_t of_kind(const BytesByKind& bytes, StorageKind kind) { return bytes[static_cast<size_t>(kind)]; }
 
-// One training step of relu(x @ w), with a momentum buffer; 4 bytes an element.
+// One training step of relu(x @ w), with a momentum buffer; 4 bytes per element.
 struct TrainingStep {
   TestGraph t;
   TestGraph::Call x, w, mm, relu, loss, grad_relu, w_t, grad_w, momentum, step;
@@ -47,7 +47,7 @@ TEST(StorageKinds, FromHowTheGraphUsesThem) {
   const auto kinds = ProgramCosts(s.t.graph).kinds;
   EXPECT_EQ(kinds[s.t.storage(s.x)], StorageKind::kInput);
   EXPECT_EQ(kinds[s.t.storage(s.w)], StorageKind::kParameter);
-  EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);  // died in forward, not saved
+  EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);  // freed in forward, not saved
   EXPECT_EQ(kinds[s.t.storage(s.relu)], StorageKind::kActivation);
   EXPECT_EQ(kinds[s.t.storage(s.loss)], StorageKind::kActivation);  // alive when backward starts
   EXPECT_EQ(kinds[s.t.storage(s.grad_relu)], StorageKind::kTemporary);
@@ -72,7 +72,7 @@ TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
   t.phase = Graph::kBackward;
   const auto first_backward = t.call("aten::neg", {x}, {{4}});
   const auto second_backward = t.call("aten::neg", {x}, {{4}});
-  t.free_after(last.node, {t.storage(early)});  // before the first backward node: nobody saved it
+  t.free_after(last.node, {t.storage(early)});  // before the first backward node, so it is not saved
   t.free_after(first_backward.node, {t.storage(late)});
   t.free_after(second_backward.node, {t.storage(last)});
   const auto kinds = ProgramCosts(t.graph).kinds;
@@ -105,10 +105,10 @@ TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {
       resident,                    // x: the parameter exists from the start
       resident,                    // w
       resident + 1600,             // mm
-      resident + 1600 + 1600,      // relu, mm's result still there
-      resident + 1600 + 4,         // sum, mm's result gone
-      resident + 1600 + 4 + 1600,  // threshold_backward, relu's result still there
-      resident + 4 + 1600,         // t: a view costs nothing
+      resident + 1600 + 1600,      // mm's result is still live
+      resident + 1600 + 4,         // mm's result is freed
+      resident + 1600 + 4 + 1600,  // relu's result is still live
+      resident + 4 + 1600,         // a view takes no memory
       resident + 4 + 1600 + 2400,  // mm: gradient
       resident + 4 + 2400 + 2400,  // clone: momentum
       resident + 4 + 2400 + 2400,  // add_
@@ -119,7 +119,7 @@ TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {
 
   const MemoryPeak& peak = timeline.peak();
   EXPECT_EQ(peak.bytes, 7228);
-  EXPECT_EQ(peak.node, s.momentum.node);  // the earliest of the equal ones
+  EXPECT_EQ(peak.node, s.momentum.node);  // the earliest of several equal peaks
   EXPECT_EQ(peak.step, 8U);
   EXPECT_EQ(peak.phase, Graph::kOptimizer);
   EXPECT_EQ(of_kind(peak.by_kind, StorageKind::kParameter), 2400);
@@ -139,7 +139,7 @@ TEST(MemoryTimeline, NamesWhatIsAliveAtThePeak) {
   const auto timeline = MemoryTimeline::of(s.t.graph);
   const auto alive = live_storages(s.t.graph, timeline, timeline.peak().step, 4);
   ASSERT_EQ(alive.size(), 4U);
-  EXPECT_EQ(alive[0].producer, "sg::parameter w");  // equal sizes: by id
+  EXPECT_EQ(alive[0].producer, "sg::parameter w");  // equal sizes are ordered by id
   EXPECT_EQ(alive[0].shape, (std::vector<int64_t>{3, 200}));
   EXPECT_EQ(alive[0].dtype, c10::ScalarType::Float);
   EXPECT_EQ(alive[1].producer, "aten::mm");
@@ -197,7 +197,7 @@ TEST(MemoryTimeline, EmptyGraph) {
   EXPECT_TRUE(live_storages(graph, timeline, 0, 5).empty());
 }
 
-// Random chains against lifetimes replayed step by step with a plain list of what is alive.
+// Random chains compared with a step-by-step simulation that uses a plain list of live storages.
 TEST(MemoryTimeline, AgreesWithReplayedLifetimes) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
@@ -228,9 +228,9 @@ TEST(MemoryTimeline, AgreesWithReplayedLifetimes) {
 
 TEST(SavedBytes, ByStorageOnce) {
   TrainingStep s;
-  // mm saves x (24) and w (2400), relu its result (1600): only the last was made by the step.
+  // mm saves x (24) and w (2400), relu its result (1600): only the last was allocated by the step.
   EXPECT_EQ(SavedBytes::of(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
-  // A view of the same storage, and the same tensor saved by another node, change nothing.
+  // A view of the same storage, or another node saving the same tensor, changes nothing.
   s.t.save(s.loss.node, {s.w_t.value(), s.relu.value()});
   EXPECT_EQ(SavedBytes::of(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
 }
@@ -259,8 +259,8 @@ TEST(ParameterCount, PartsOfOneStorageCountEach) {
   EXPECT_EQ(ParameterCount::of(t.graph).parameters, 48);
 }
 
-// A million nodes in about a second on one core; the bound here is loose, for slow machines and sanitizers.
-// How long it takes is measured in bench/graph_text.
+// Takes about a second for a million nodes on one core; the bound is loose, for slow machines and sanitizers.
+// bench/graph_text measures the time.
 TEST(MemoryTimeline, LongChains) {
   TestGraph t;
   auto previous = t.input("x", {4});

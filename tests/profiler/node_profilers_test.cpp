@@ -1,4 +1,4 @@
-// Figures of nodes by profilers that are put together.
+// Composition of profilers that compute costs of nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using shadowgraph::testing::TestGraph;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// x @ w, its two products of backward, and a node of backward that belongs to none.
+// x @ w, its two backward products, and a backward node that belongs to no forward node.
 struct Step {
   TestGraph t;
   TestGraph::Call x, w, x_t, w_t, mm, of_x, of_w, other;

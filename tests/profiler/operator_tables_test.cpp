@@ -1,4 +1,4 @@
-// Tables of measured operators in a device's figures: what a call takes by them, files of them, and what is refused.
+// Tables of measured operators in a device spec: time estimates from them, their files, and errors.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using nlohmann::json;
 using shadowgraph::testing::TestGraph;
 using ::testing::HasSubstr;
 
-// 1e13 FLOP/s, 1e12 bytes a second, no fixed time: a roofline in the head.
+// 1e13 FLOP/s, 1e12 bytes per second and no fixed time, so that the roofline is easy to compute.
 DeviceSpec with_tables(const char* tables) {
   json object{{"version", 1}, {"bandwidth", 1e12}, {"matmul", {{"float32", 1e13}, {"bfloat16", 1e13}}}};
   object["tables"] = json::parse(tables);
@@ -55,7 +55,7 @@ TEST(OperatorTables, SizesInTheTableTakeWhatWasMeasured) {
 
 TEST(OperatorTables, BetweenSizesLinearInLogarithms) {
   const DeviceSpec spec = with_tables(R"({"pointwise": {"float32": [[1200, 1e-6], [120000, 3e-6]]}})");
-  // 3,000 bytes are 2.5 times 1,200, and 120,000 are a hundred times; the seconds of these are three times as many.
+  // 3,000 bytes are 2.5 times 1,200, and 120,000 are a hundred times; measured seconds grow by a factor of three.
   const NodeTime between = time_of_add(spec, 250);
   EXPECT_NEAR(between.seconds, 1e-6 * std::pow(3, std::log(2.5) / std::log(100)), 1e-15);
   EXPECT_EQ(between.bound, TimeBound::kTable);
@@ -63,7 +63,7 @@ TEST(OperatorTables, BetweenSizesLinearInLogarithms) {
 
 TEST(OperatorTables, BeyondAnEndTheRooflineScaledAsThere) {
   const DeviceSpec spec = with_tables(R"({"pointwise": {"float32": [[1200, 1e-6], [120000, 3e-6]]}})");
-  // 120,000 bytes took 3 us of 0.12: 25 times the roofline; 12,000,000 bytes are 12 us.
+  // 120,000 bytes took 3 us instead of 0.12: 25 times the roofline; for 12,000,000 bytes the roofline is 12 us.
   EXPECT_NEAR(time_of_add(spec, 1000000).seconds, 25 * 12e-6, 1e-12);
   EXPECT_EQ(time_of_add(spec, 1000000).bound, TimeBound::kTableEnd);
   EXPECT_NEAR(time_of_add(spec, 10).seconds, 1e-7, 1e-15);
@@ -77,7 +77,7 @@ TEST(OperatorTables, AnOperatorsTableComesBeforeItsClasss) {
   const DeviceSpec overload =
       with_tables(R"({"aten::add.Tensor": {"float32": [[1200, 3e-6]]}, "aten::add": {"float32": [[1200, 2e-6]]}})");
   EXPECT_DOUBLE_EQ(time_of_add(overload, 100).seconds, 3e-6);
-  EXPECT_NE(time_of_add(spec, 100, c10::kBFloat16).bound, TimeBound::kTable) << "there is no table of bfloat16";
+  EXPECT_NE(time_of_add(spec, 100, c10::kBFloat16).bound, TimeBound::kTable) << "there is no table for bfloat16";
 }
 
 TEST(OperatorTables, ProductsGoByTheirSizes) {
@@ -92,7 +92,7 @@ TEST(OperatorTables, ProductsGoByTheirSizes) {
   EXPECT_GT(between.seconds, 1e-5);
   EXPECT_LT(between.seconds, 9e-5);
   EXPECT_EQ(time_of_mm(spec, 256, 64, 64).bound, TimeBound::kTableEnd);
-  // Twice the rows beyond the end: twice as long, for both compute and both are bound by memory alike.
+  // Twice the rows beyond the table's end take twice as long, because both sizes are memory-bound.
   EXPECT_NEAR(time_of_mm(spec, 256, 64, 64).seconds / 2e-5, (256 + 64 + 256) / (128 + 64 + 128.0), 0.2);
 }
 
@@ -162,7 +162,7 @@ TEST(OperatorTables, RowsOfAFileBecomeTables) {
             (MeasuredSize{.bytes = 1000, .flops = 2000, .seconds = 5e-6}));
   DeviceSpec spec = with_tables(R"({"pointwise": {"bfloat16": [[1000, 1e-6], [2000, 2e-6]]}})");
   spec.tables.add(tables);
-  EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16)[0].seconds, 4e-6) << "what is added counts";
+  EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16)[0].seconds, 4e-6) << "added tables take precedence";
   EXPECT_EQ(spec.tables.by_name.at("pointwise").at(c10::kBFloat16).size(), 2);
 }
 
@@ -219,7 +219,7 @@ TEST(CollectiveTables, ByProcessesAndByAxis) {
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::kAllReduce, 1500000, kEight), 2e-5);
   ProcessGroupInfo apart = kEight;
   apart.ranks = {0, 8, 16, 24, 32, 40, 48, 56};
-  EXPECT_GT(seconds(CollectiveKind::kAllReduce, 1000000, apart), 2e-5) << "not those that were measured";
+  EXPECT_GT(seconds(CollectiveKind::kAllReduce, 1000000, apart), 2e-5) << "a different placement from the measured one";
   ProcessGroupInfo tp = kEight;
   tp.axis = "tp";
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::kAllGather, 1000000, tp), 7e-5);
@@ -257,7 +257,7 @@ TEST(Links, FewerProcessesThanAMeshHasReachEachOtherByFewerLinks) {
     const CollectiveCost cost = collective_cost(CollectiveKind::kAllReduce, int64_t{1} << 32, group, links, -1);
     return static_cast<double>(cost.wire) / cost.transfer;
   };
-  // A ring of n is filled in a quarter of a step: 2 n - 2 of 2 n - 1.75 steps.
+  // A ring of n fills its pipeline in a quarter step: 2 n - 2 of 2 n - 1.75 steps.
   EXPECT_NEAR(bandwidth(2), 22e9 * 2 / 2.25, 1e6);
   EXPECT_NEAR(bandwidth(4), 80.6e9 * 6 / 6.25, 1e6);
   EXPECT_NEAR(bandwidth(8), 132e9 * 14 / 14.25, 1e6);
@@ -265,7 +265,7 @@ TEST(Links, FewerProcessesThanAMeshHasReachEachOtherByFewerLinks) {
   ProcessGroupInfo eight{.name = "g", .size = 8, .rank = 0, .ranks = {}, .axis = ""};
   const CollectiveCost all = collective_cost(CollectiveKind::kAllToAll, int64_t{1} << 32, eight, links, -1);
   EXPECT_NEAR(static_cast<double>(all.wire) / all.transfer, 46.9e9 * 7 / 7.25, 1e6)
-      << "pairs have no link of their own";
+      << "pairs have no dedicated link";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Collectives beside kernels: steps whose seconds are written out. A kernel is a product of some seconds, a collective
-// sends for some seconds, nothing else takes time.
+// Collectives overlapping kernels, in steps with hand-computed times. A kernel is a matrix product of some seconds, a
+// collective sends for some seconds, and everything else is free.
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -27,17 +27,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMany = 1 << 20;  // elements that a collective sends in a second
+constexpr int64_t kMany = 1 << 20;  // elements that a collective sends per second
 
 DeviceSpec products_alone() {
   DeviceSpec spec;
   spec.name = "products";
   spec.bandwidth = 1e30;
-  spec.matmul = {{c10::kFloat, 2.0 * 128 * 128 * 128}};  // a product of 128 x 128 takes a second
+  spec.matmul = {{c10::kFloat, 2.0 * 128 * 128 * 128}};  // a 128 x 128 product takes one second
   return spec;
 }
 Interconnect links(double share = 0) {
-  // Half of the payload is sent, since there are two processes.
+  // With two processes, half of the payload is sent.
   return {.name = "links",
           .title = "links",
           .base = 0,
@@ -62,7 +62,7 @@ std::vector<std::string> causes_of(const Graph& graph, const OverlappedStep& ste
   return causes;
 }
 
-// A program on two processes, with streams as it likes.
+// A program on two processes, with arbitrary streams.
 class Program {
  public:
   explicit Program(std::vector<MeshAxis> axes = {{"fsdp", 2}})
@@ -75,13 +75,13 @@ class Program {
     event.record(stream);
     event.block(waiting);
   }
-  // Returns the result of so many products, a second each.
+  // Returns the result of `seconds` matrix products of one second each.
   at::Tensor compute(int seconds) {
     at::Tensor x = w_;
     for (int i = 0; i < seconds; ++i) x = x.mm(w_);
     return x;
   }
-  // All-gathers for so many seconds on a stream; the program goes on.
+  // Issues all-gathers that take `seconds` on a stream, without waiting.
   at::Tensor gather(const c10::Stream& stream, int seconds, const std::string& group = "fsdp") {
     const c10::StreamGuard here(stream);
     at::Tensor whole = at::empty({2 * kMany * seconds});
@@ -91,7 +91,7 @@ class Program {
     mesh_.group(group)->_allgather_base(whole, part, options);
     return whole;
   }
-  // An asynchronous sum, which every process sends whole; returns its beginning.
+  // Issues an asynchronous all-reduce, of which every process sends everything; returns its first element.
   at::Tensor reduce(int seconds, const std::string& group) {
     std::vector<at::Tensor> sum{at::empty({kMany * seconds})};
     c10d::AllreduceOptions options;
@@ -99,7 +99,7 @@ class Program {
     mesh_.group(group)->allreduce(sum, options);
     return sum[0].narrow(0, 0, 128 * 128).view({128, 128});
   }
-  // Gathers the halves of one tensor, each for so many seconds; returns the beginning of each.
+  // All-gathers the halves of one tensor, `seconds` each; returns the first element of each.
   std::vector<at::Tensor> gather_halves(int seconds, const std::string& group = "fsdp") {
     const at::Tensor whole = at::empty({2, 2 * kMany * seconds});
     std::vector<at::Tensor> beginnings;
@@ -123,7 +123,7 @@ class Program {
   c10::impl::VirtualGuardImpl guard_{at::kCUDA};
 };
 
-// Two layers as FSDP2 runs them: the second one's parameters are gathered while the first computes.
+// Two layers as run by FSDP2: the second layer's parameters are gathered while the first computes.
 Graph two_layers(int gather_seconds, int layer_seconds) {
   Program p;
   const c10::Stream gathers = p.new_stream();
@@ -158,7 +158,7 @@ TEST(Overlap, AGatherIsHiddenInPart) {
   EXPECT_NEAR(step.at_most(), 10, 1e-9);
 }
 
-// Beside a gather of 2 s, 1.5 s of a product are done where a quarter of the device is the gather's.
+// During a gather of 2 s that occupies a quarter of the device, 1.5 s of a product complete.
 TEST(Overlap, KernelsAreSlowerBesideCollectives) {
   const Graph graph = two_layers(2, 3);
   EXPECT_NEAR(step_of(graph).seconds(), 2 + 3 + 3, 1e-9);
@@ -204,7 +204,7 @@ TEST(Overlap, AReaderOfOnePartDoesNotWaitForAnother) {
   EXPECT_NEAR(step_of(graph).exposed(), 2 + 1, 1e-9);
 }
 
-// Gradients: the sum of a layer is sent while the layer before computes, and the optimizer waits for the last.
+// A layer's gradients are reduced while the previous layer computes, and the optimizer waits for the last reduction.
 TEST(Overlap, WhatWaitsIsNamedByItsPhase) {
   Program p;
   const c10::Stream sums = p.new_stream();
@@ -237,7 +237,7 @@ TEST(Overlap, KernelsOfSeveralStreamsTakeTurns) {
   EXPECT_NEAR(step_of(graph).seconds(), 5, 1e-9);
 }
 
-// A megabyte a second on its way to the host and back, beside products.
+// Copies between device and host at one megabyte per second, overlapping products.
 TEST(Overlap, CopiesOfEnginesRunBesideKernelsOneAfterAnother) {
   Program p;
   const at::Tensor kept = p.compute(1);
@@ -260,7 +260,7 @@ TEST(Overlap, CopiesOfEnginesRunBesideKernelsOneAfterAnother) {
   EXPECT_NEAR(step.seconds(), 1 + 2 + 3, 1e-9);
 }
 
-// What a kernel reads is there first, though the program forgot to wait.
+// A kernel waits for its operands, even if the program forgot to wait.
 TEST(Overlap, AKernelWaitsForWhatItReads) {
   Program p;
   const at::Tensor whole = p.gather(p.new_stream(), 2);
@@ -276,7 +276,7 @@ TEST(Overlap, NotesOfStreamsComeBackFromText) {
   EXPECT_EQ(step_of(parse(text)).seconds(), step_of(graph).seconds());
 }
 
-// A pass has erased the node of an event: all that was issued is waited for.
+// If a pass has erased the node of an event, waiting for it waits for everything issued so far.
 TEST(Overlap, AnEventThatIsGoneStandsForAllThatWasIssued) {
   Graph graph = two_layers(1, 2);
   for (const NodeId node : graph.nodes()) graph.set_note(node, "event", "");
@@ -289,7 +289,7 @@ TEST(Overlap, NotesThatAreNoNumbersAreRefused) {
   EXPECT_THROW(step_of(graph), Error);
 }
 
-// The host issues both before anything is done: the device waits for it first.
+// The host issues both before the device starts, so the step begins with host time.
 TEST(Overlap, TheHostIsWaitedForByItself) {
   StreamSchedule schedule;
   const uint32_t kernel = schedule.add({.issued = 2, .seconds = 1}, {});
@@ -303,7 +303,7 @@ TEST(Overlap, TheHostIsWaitedForByItself) {
   EXPECT_EQ(schedule.waits()[0].seconds, 2);
 }
 
-// One computes 2 s before it sends, the other 1 s before it receives: the transfer of 1 s begins at 2.
+// One rank computes 2 s before it sends, the other 1 s before it receives: the 1 s transfer starts at 2.
 TEST(Overlap, DevicesMeet) {
   StreamSchedule schedule;
   const uint32_t meeting = schedule.add_rendezvous(2);
@@ -330,7 +330,7 @@ TEST(Overlap, DevicesMeet) {
   EXPECT_EQ(schedule.stuck(), std::vector<uint32_t>{nobody_comes});
 }
 
-// ---- Memory by streams
+// ---- Memory with several streams
 
 int64_t reserved(const Graph& graph) { return device_memory(graph, {.steps = 1, .scratch = false}).reserved_peak; }
 
@@ -344,7 +344,7 @@ TEST(StreamMemory, ABlockIsOfTheStreamThatTookIt) {
       at::empty({kBlock}, at::kByte).add_(1);
     }
     const Graph graph = p.finish({at::empty({kBlock}, at::kByte).add_(1)});
-    // 128 x 128 floats are in a small segment.
+    // 128 x 128 floats fit in a small segment.
     EXPECT_EQ(reserved(graph), (2 << 20) + kBlock * (side ? 2 : 1));
   }
 }

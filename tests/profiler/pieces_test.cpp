@@ -1,4 +1,4 @@
-// Products and collectives in pieces, on four processes: seconds are written out.
+// Matrix products and collectives split into pieces on four processes, with hand-computed times.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ at::Tensor run(const char* name, torch::jit::Stack stack) {
 }
 at::Tensor wait(const at::Tensor& x) { return run("_c10d_functional::wait_tensor", {x}); }
 
-// A product of 4 s whose rows are gathered before, or scattered behind.
+// A product of 4 s with an all-gather of its rows before it, or a reduce-scatter after it.
 Graph program(bool gathers, const char* pieces) {
   FakeMesh mesh({{"tp", 4}});
   Capture session({.mode = {.device = at::kCUDA}});
@@ -44,7 +44,7 @@ Graph program(bool gathers, const char* pieces) {
   return graph;
 }
 
-// `product` and `sending`: seconds of the whole.
+// `product` and `sending`: seconds of the unsplit operations.
 double seconds(const Graph& graph, double product, double sending) {
   DeviceSpec spec;
   spec.name = "products";
@@ -55,20 +55,20 @@ double seconds(const Graph& graph, double product, double sending) {
       .title = "links",
       .base = 0,
       .device_share = 0,
-      .levels = {{"wire", 0, 0, 3.0 * kRows * kWidth / sending}},  // three of four parts of 4 bytes
+      .levels = {{"wire", 0, 0, 3.0 * kRows * kWidth / sending}},  // sends three of four parts, 4 bytes per element
       .axes = {},
       .sources = {}};
   return OverlappedStep::of(graph, Communication::of(graph, {.interconnect = &links}), StepTime::of(graph, spec))
       .seconds();
 }
 
-constexpr double kNear = 1e-5;  // three kernels more begin and end
+constexpr double kNear = 1e-5;  // tolerance for three more kernel launches
 
 TEST(Pieces, AProductOfWhatIsGatheredBeginsWithItsOwn) {
   const Graph whole = program(true, ""), parts = program(true, "4");
   EXPECT_NEAR(seconds(whole, 4, 3), 3 + 4, 1e-9);
-  EXPECT_NEAR(seconds(parts, 4, 3), 4, kNear);        // each piece is there when it is asked for
-  EXPECT_NEAR(seconds(parts, 2, 3), 3 + 0.5, kNear);  // the last piece of the product is left
+  EXPECT_NEAR(seconds(parts, 4, 3), 4, kNear);        // each piece arrives before it is needed
+  EXPECT_NEAR(seconds(parts, 2, 3), 3 + 0.5, kNear);  // the last piece of the product is exposed
   EXPECT_NEAR(seconds(parts, 8, 3), 8, kNear);
   EXPECT_GT(seconds(parts, 8, 3), 8);
 }
@@ -77,7 +77,7 @@ TEST(Pieces, WhatIsScatteredLeavesWhileTheRestIsMade) {
   const Graph whole = program(false, ""), parts = program(false, "4");
   EXPECT_NEAR(seconds(whole, 4, 3), 4 + 3, 1e-9);
   EXPECT_NEAR(seconds(parts, 4, 3), 4, kNear);
-  EXPECT_NEAR(seconds(parts, 4, 6), 1 + 6, kNear);  // the first piece of the product is left
+  EXPECT_NEAR(seconds(parts, 4, 6), 1 + 6, kNear);  // the first piece of the product is exposed
   EXPECT_NEAR(seconds(parts, 8, 3), 8, kNear);
 }
 

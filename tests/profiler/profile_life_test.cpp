@@ -1,5 +1,5 @@
-// A profile whose graph is moved, destroyed or replaced. Before graphs had a token each of these read freed memory, or the
-// empty graph that a move leaves, and threw nothing.
+// Profiles whose graph is moved, destroyed or replaced must throw. Before graphs had tokens, these accesses read freed
+// memory or the empty moved-from graph.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +24,7 @@ struct ProfiledStep {
   NodeId product;
 };
 
-// One product of a 2 x 4 input and a 4 x 8 parameter in module "fc", then its sum over four processes.
+// One product of a 2 x 4 input and a 4 x 8 parameter in module "fc", then its all-reduce over four processes.
 ProfiledStep small_step() {
   TestGraph t;
   const auto x = t.input("x", {2, 4});
@@ -66,7 +66,7 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
   EXPECT_EQ(message_of([&] { to_text(costs); }), kGone);
   EXPECT_EQ(message_of([&] { to_json(costs); }), kGone);
   EXPECT_EQ(message_of([&] { GraphProfiler().add(FlopProfiler()).run(costs); }), kGone);
-  // Figures, and views that are values by now, do not need it.
+  // Costs and copied results do not need the graph.
   EXPECT_EQ(costs.of(product).matmul, 2 * 2 * 4 * 8);
   EXPECT_EQ(costs.peak.bytes, peak);
   EXPECT_EQ(costs.timeline().peak().bytes, peak);

@@ -1,4 +1,4 @@
-// Recomputing in figures: the curve's table, JSON and picture, and what other solvers are given.
+// Recompute reports: the table, JSON and diagram of the memory/time curve, and the export to other solvers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -44,7 +44,7 @@ TEST(RecomputeFigures, OfACurve) {
     EXPECT_TRUE(point.seconds.has_value());
   }
   EXPECT_EQ(figures.points.front().flops, 0);
-  // Two blocks: one alone; both are "each".
+  // Two blocks: the alternatives are one of them, or "each".
   EXPECT_EQ(figures.others.size(), 4U);
 
   const nlohmann::json json = to_json(figures);
@@ -60,7 +60,7 @@ TEST(RecomputeFigures, OfACurve) {
   EXPECT_EQ(count_of(svg, "<title>"), figures.points.size() + figures.others.size());
 }
 
-// By time a product costs what it takes, not what it computes.
+// Costs can be given in seconds instead of FLOPs.
 TEST(RecomputeFigures, CostsMayBeTimes) {
   const Graph graph = capture_tiny("llama3_8b", {.batch = 8, .device = c10::kCUDA});
   const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
@@ -84,13 +84,13 @@ TEST(RecomputeFigures, AChainForOtherSolvers) {
   int64_t last = -1;
   for (const auto& stage : json["stages"]) {
     flops += stage["forward_flops"].get<int64_t>();
-    EXPECT_GT(stage["first_node"].get<int64_t>(), last);  // one after the other
+    EXPECT_GT(stage["first_node"].get<int64_t>(), last);  // stages are contiguous
     last = stage["last_node"].get<int64_t>();
     EXPECT_EQ(stage["options"][0]["saved_bytes"], stage["saved_bytes"]);
     EXPECT_GE(stage["saved_bytes"], stage["output_bytes"]);
     EXPECT_TRUE(stage.contains("forward_seconds"));
   }
-  // Seconds of a stage are those of its nodes, and of the nodes that differentiate them.
+  // A stage's seconds are those of its nodes and of their backward nodes.
   double forward = 0, backward = 0, of_forward = 0, of_backward = 0;
   for (const auto& stage : json["stages"]) {
     forward += stage["forward_seconds"].get<double>();
@@ -103,7 +103,7 @@ TEST(RecomputeFigures, AChainForOtherSolvers) {
   }
   EXPECT_NEAR(forward, of_forward, 1e-12);
   EXPECT_NEAR(backward, of_backward, 1e-12);
-  // Every node of forward is in one.
+  // Every forward node belongs to one stage.
   EXPECT_EQ(flops, Flops::of(graph).of_phase(Graph::kForward).matmul);
   EXPECT_FALSE(chain_json(graph, chain)["stages"][0].contains("forward_seconds"));
   const Graph skips = capture_tiny("unet", {});
@@ -112,7 +112,7 @@ TEST(RecomputeFigures, AChainForOtherSolvers) {
   EXPECT_FALSE(none["why_not_a_chain"].empty());
 }
 
-// Two names for one weight: its bytes count once.
+// Two names of one tied weight: its bytes count once.
 TEST(RecomputeFigures, TiedParametersAreOne) {
   const Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::mm(Tensor self, Tensor mat2) -> Tensor
@@ -165,7 +165,7 @@ TEST(RecomputeFigures, ModulesForPyTorchsIlp) {
     EXPECT_EQ(of["intercepts"].size(), of["n_segments"]);
     if (of["is_leaf"]) continue;
     EXPECT_GE(of["sac_memory"], of["act_fw_per_module"]) << of["fqn"];
-    // Convex, from nothing at nothing to all at all.
+    // The curve is convex and runs from no recompute to full recompute.
     ASSERT_GE(of["n_segments"], 1);
     EXPECT_LE(of["n_segments"], 4);
     for (size_t s = 1; s < of["slopes"].size(); ++s) {

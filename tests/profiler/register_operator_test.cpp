@@ -1,4 +1,4 @@
-// Operators of the user's own, made known in one statement, and what the profiler says of them.
+// Custom operators registered in one statement, and their profiles.
 #include "shadowgraph/profile/register_operator.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ TORCH_LIBRARY(sg_own, library) {
   library.def("twice(Tensor x) -> Tensor");
   library.def("unsure(Tensor x) -> Tensor");
 }
-// [n] of the same dtype: what a PyTorch extension registers.
+// Returns [n] of the same dtype, registered as a PyTorch extension would.
 TORCH_LIBRARY_IMPL(sg_own, Meta, library) {
   library.impl("only_meta", [](const at::Tensor& x, int64_t n) { return at::empty({n}, x.options()); });
   library.impl("costs_beside_meta", [](const at::Tensor& x) { return at::empty_like(x); });
@@ -91,7 +91,7 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
   EXPECT_TRUE(costs.uncovered.empty());
   EXPECT_EQ(costs.custom_operators,
             (std::vector<CustomOperatorCosts>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
-  // x, weight and result are alive there, and what the call takes for itself.
+  // x, weight and result are live there, plus the call's scratch memory.
   EXPECT_EQ(costs.peak.op, "sg_own::product");
   EXPECT_EQ(costs.peak.bytes, kBytes + kScratch);
   EXPECT_EQ(costs.peak_rounded_bytes, 4 * 512);
@@ -108,7 +108,7 @@ TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
   constexpr int64_t kTensor = 128 * 4;
   std::vector<int64_t> totals;
   for (uint32_t step = 0; step < timeline.steps(); ++step) totals.push_back(timeline.total(step));
-  // empty: x. Each call: its operands, its result and as much scratch. exp: x and three results. Output: the last.
+  // empty: x. Each call: operands, result and as much scratch. exp: x and three results. Output: the last.
   EXPECT_EQ(totals, (std::vector<int64_t>{kTensor, 3 * kTensor, 4 * kTensor, 4 * kTensor, kTensor}));
 }
 
@@ -118,7 +118,7 @@ TEST(RegisterOperator, AMetaKernelAloneIsEnough) {
   EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{7}));
   EXPECT_EQ(costs.outputs->at(0).device, c10::Device("cuda:0"));
   EXPECT_TRUE(costs.custom_operators.empty());
-  // Nothing is known of its work, which is said.
+  // Its FLOPs are unknown, which is reported.
   EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));
   EXPECT_THAT(to_text(costs), Not(HasSubstr("custom operators")));
 }
@@ -140,7 +140,7 @@ TEST(RegisterOperator, OnceOnly) {
   EXPECT_THAT([&] { register_operator("sg_own::twice", other); },
               ThrowsMessage<Error>(HasSubstr("sg_own::twice is registered already")));
   const FakeTensorMode mode;
-  EXPECT_EQ(call("sg_own::twice", at::Tensor(at::empty({3}))).size(0), 1);  // the first one counts
+  EXPECT_EQ(call("sg_own::twice", at::Tensor(at::empty({3}))).size(0), 1);  // the first registration wins
   for (const char* name : {"", "product", "::product", "sg_own::"}) {
     EXPECT_THAT([&] { register_cost(name, OperatorCosts()); },
                 ThrowsMessage<Error>(HasSubstr("invalid operator name")));

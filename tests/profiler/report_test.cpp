@@ -1,4 +1,4 @@
-// The module tree, the summary table, and the report, on a small training step with repeated blocks.
+// The module tree, the summary table and the report, for a small training step with repeated blocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -97,7 +97,7 @@ TEST(ModuleTree, PathsRegionsAndBackwardNodes) {
   EXPECT_EQ(paths,
             (std::vector<std::string>{"", "layers", "layers.0", "layers.0.fc", "layers.1", "layers.1.fc", "head"}));
   EXPECT_EQ(tree.modules[0].class_name, "Net");
-  EXPECT_EQ(tree.modules[1].class_name, "");  // a container no region names
+  EXPECT_EQ(tree.modules[1].class_name, "");  // a container without a region
   EXPECT_EQ(tree.modules[2].class_name, "Block");
   EXPECT_EQ(tree.modules[2].calls, 1U);
   EXPECT_EQ(module_path(graph, net.linears[1].product.node), "layers.1.fc");
@@ -112,7 +112,7 @@ TEST(ModuleTree, PathsRegionsAndBackwardNodes) {
 TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   const Network net(4);
   const SummaryTable table = profile(net.t.graph).summary();
-  // Blocks 1..3 are equal; block 0 differs, since its input needs no gradient.
+  // Blocks 1..3 are equal; block 0 differs, because its input requires no gradient.
   std::vector<std::string> ops;
   for (const SummaryRow& row : table.rows) ops.push_back(row.op);
   EXPECT_EQ(ops, (std::vector<std::string>{"(top level)", "layers.0", "layers.0.fc", "layers.{1..3}",
@@ -128,15 +128,15 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   EXPECT_EQ(costs.saved.activations, 4 * 128);
   EXPECT_EQ(sum.incremental, 4 * 128);
   EXPECT_EQ(table.rows.back().accumulate, 4 * 128);
-  // Four products of 2*4*8*8 and the head's 2*4*8*2; backward twice that, but the first block's input needs no
-  // gradient.
+  // Four products of 2*4*8*8 and the head's 2*4*8*2; backward takes twice that, except that the first block's input
+  // requires no gradient.
   EXPECT_EQ(sum.forward_flops.matmul, 4 * 512 + 128);
   EXPECT_EQ(sum.backward_flops.matmul, 2 * 128 + 2 * 4 * 512 - 512);
   EXPECT_EQ(costs.flops.at("forward").matmul, sum.forward_flops.matmul);
   EXPECT_EQ(costs.flops.at("backward").matmul, sum.backward_flops.matmul);
 }
 
-// Equal figures do not make equal layers: the picture (tests/viz/view_model_test.cpp) shows these apart, too.
+// Equal costs do not make layers equal: the diagram (tests/viz/view_model_test.cpp) also shows these separately.
 TEST(SummaryTable, LayersWiredDifferentlyAreNotFolded) {
   TestGraph t;
   auto x = t.input("x", {4});
@@ -162,10 +162,10 @@ TEST(SummaryTable, FiguresOfOneBlock) {
   EXPECT_EQ(block.op, "layers.1");
   EXPECT_EQ(block.op_type, "Block");
   EXPECT_EQ(block.figures.forward_nodes, 3);     // t, mm, relu
-  EXPECT_EQ(block.figures.incremental, 128);     // its relu's result: block 0's was charged there
-  EXPECT_EQ(block.figures.output, 128);          // relu's result is kept for the head
-  EXPECT_EQ(block.figures.temporary, 128);       // mm's result is not
-  EXPECT_EQ(block.figures.parameters, 256);      // 8*8 floats, seen through t
+  EXPECT_EQ(block.figures.incremental, 128);     // its relu's result: block 0's is charged to block 0
+  EXPECT_EQ(block.figures.output, 128);          // relu's result, which the head uses
+  EXPECT_EQ(block.figures.temporary, 128);       // mm's result, which is not saved
+  EXPECT_EQ(block.figures.parameters, 256);      // 8*8 floats, used through t
   EXPECT_EQ(block.figures.backward, 256 + 128);  // weight's and input's gradient
   EXPECT_EQ(block.accumulate, 256);
 }
@@ -206,7 +206,7 @@ TEST(SummaryTable, GoesAsDeepAsFits) {
   const Profile costs = profile(net.t.graph);
   const auto whole = costs.summary({.max_rows = 0, .fold_repeats = false});
   ASSERT_GT(whole.depth, 1);
-  // Exactly as many rows as there may be is no reason to stop above.
+  // Exactly the maximum number of rows does not reduce the depth.
   const auto exact = costs.summary({.max_rows = whole.rows.size(), .fold_repeats = false});
   EXPECT_EQ(exact.depth, whole.depth);
   EXPECT_EQ(exact.left_out, 0U);
@@ -240,7 +240,7 @@ TEST(Report, Json) {
   EXPECT_EQ(json["elementwise_flops"]["forward"], 2 * 32 + 8);  // two relus and the sum of 4x2
   EXPECT_TRUE(json["uncovered_operators"].empty());
   EXPECT_EQ(json["saved_activation_bytes"], 2 * 128);
-  EXPECT_EQ(json["saved_bytes"], 2 * 128 + 128 + 4 * (2 * 64 + 16));  // and the input and the weights
+  EXPECT_EQ(json["saved_bytes"], 2 * 128 + 128 + 4 * (2 * 64 + 16));  // includes the input and the weights
   EXPECT_EQ(json["outputs"][0]["dtype"], "float32");
   EXPECT_EQ(json["outputs"][0]["shape"], nlohmann::json::array());
   EXPECT_EQ(json["outputs"][0]["device"], "cpu");
@@ -254,7 +254,7 @@ TEST(Report, Json) {
   EXPECT_EQ(by_kind, json["peak"]["bytes"]);
   EXPECT_DOUBLE_EQ(json["peak_activation_share"].get<double>() * json["peak"]["bytes"].get<double>(),
                    json["peak"]["by_kind"]["activation"].get<double>());
-  // The peak is that of a phase, and of the module that runs then; each phase's own is where its nodes are.
+  // The peak belongs to a phase and to the module that runs then; each phase has its own peak.
   int64_t most = 0;
   for (const auto& [phase, peak] : costs.phase_peaks) {
     most = std::max(most, peak.bytes);
@@ -326,7 +326,7 @@ TEST(Units, Human) {
   EXPECT_EQ(dtype_name(c10::ScalarType::BFloat16), "bfloat16");
 }
 
-// Without a device that is asked for, a report is of the one that holds most.
+// Without a requested device, the report is about the device with the most bytes.
 TEST(Report, IsOfTheDeviceThatHoldsMost) {
   for (const int64_t elements : {10, 1000}) {
     TestGraph t;

@@ -1,5 +1,5 @@
-// Memory inside kernels: rules against what libtorch's allocator is asked for on this machine, and sums written out for
-// CUDA's.
+// Scratch memory of kernels: rules for the CPU compared with libtorch's allocations on this machine, and hand-computed
+// sums for CUDA.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -33,8 +33,8 @@ Graph step_of(const std::string& name, c10::ScalarType dtype = c10::kFloat) {
 
 class ScratchOf : public ::testing::TestWithParam<std::string> {};
 
-// A call that no rule is asked for is measured. Where there is a rule, or none is said to be taken, that must be what
-// is measured. Scalars that some calls make into tensors do not count.
+// Calls without a rule are measured. If there is a rule, or a call is declared to need none, the measurement must
+// agree. Scalars that calls convert to tensors do not count.
 TEST_P(ScratchOf, ARuleIsWhatTheKernelTakes) {
   for (const c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16}) {
     const Graph graph = step_of(GetParam(), dtype);
@@ -102,49 +102,49 @@ TEST(Scratch, CudaRulesByHand) {
   const auto tensor = [](const std::vector<int64_t>& sizes, int64_t bytes = 2) {
     return Operand::of_tensor(sizes, bytes);
   };
-  // 1000 rows become 1024: softmax sums 4*2*16*1024, dq 4*2*1024*16*64.
+  // 1000 rows are padded to 1024: softmax sums take 4*2*16*1024, dq 4*2*1024*16*64.
   const int64_t dq = 4 * 2 * 16 * 1024 + 4 * 2 * 1024 * 16 * 64;
   EXPECT_EQ(
       cuda_rule("aten::_scaled_dot_product_flash_attention_backward", {tensor(q), tensor(q), tensor(q), tensor(q)}),
       dq);
-  // Four heads of k for sixteen of q: dk and dv for sixteen, 2*2*1000*16*64*2.
+  // Four key heads for sixteen query heads: dk and dv have sixteen, 2*2*1000*16*64*2.
   EXPECT_EQ(
       cuda_rule("aten::_scaled_dot_product_flash_attention_backward", {tensor(q), tensor(q), tensor(k), tensor(k)}),
       dq + 2 * 2 * 1000 * 16 * 64 * 2);
-  // Enough blocks of rows for all multiprocessors: 2*16*16 = 512 of 264.
+  // There are enough row blocks for all multiprocessors: 2*16*16 = 512 of 264.
   EXPECT_EQ(
       cuda_rule("aten::_scaled_dot_product_flash_attention", {tensor(q), tensor(q), tensor(q), Operand::of_number(0)}),
       0);
-  // One token of eight heads against 4096 keys: cut along the keys.
+  // One token with eight heads against 4096 keys: split along the keys.
   const std::vector<int64_t> one{1, 8, 1, 64}, keys{1, 8, 4096, 64};
   EXPECT_GT(cuda_rule("aten::_scaled_dot_product_flash_attention",
                       {tensor(one), tensor(keys), tensor(keys), Operand::of_number(0)}),
             0);
-  // With few rows embedding's gradient needs nothing; with 8192 it sorts: 5 arrays of int64.
+  // For few indices, embedding's backward needs no scratch; with 8192 it sorts: 5 arrays of int64.
   const std::vector<int64_t> gradient{100, 8}, few{100}, wide{8192, 8}, many{8192};
   EXPECT_EQ(
       cuda_rule("aten::embedding_dense_backward", {tensor(gradient, 4), tensor(few, 8), Operand::of_number(1000)}), 0);
   const int64_t pieces = 819 + 1000;
   EXPECT_EQ(cuda_rule("aten::embedding_dense_backward", {tensor(wide, 4), tensor(many, 8), Operand::of_number(1000)}),
             std::max<int64_t>(5 * 8192 * 8, (3 * 8192 + 2000 + pieces) * 8 + pieces * 8 * 4));
-  // Norms of lists: a partial result for every 65536 elements of the largest, for each.
+  // Norms of lists: one partial result per tensor for every 65536 elements of the largest tensor.
   const std::vector<int64_t> big{200000}, small{10};
   const std::vector<Shape> list{big, small};
   EXPECT_EQ(cuda_rule("aten::_foreach_norm.Scalar", {Operand::of_tensors(list, 2)}), 2 * 4 * 4);
-  // FSDP2's copies keep tables of int64: 3 and 4 entries a tensor (one more for sums), one for each block.
-  // Splits of 1000 and 2000 floats are 4000 and 8000 bytes a chunk, in tiles of 2048 bytes: 2 + 4 blocks.
+  // FSDP2's copies keep int64 tables: 3 and 4 entries per tensor (one more for reductions), and one per block. Splits
+  // of 1000 and 2000 floats take 4000 and 8000 bytes per chunk, in tiles of 2048 bytes: 2 + 4 blocks.
   const std::vector<int64_t> gathered{2, 3000}, splits{1000, 2000};
   const std::vector<Operand> split{tensor(gathered, 4), Operand::of_ints(splits), Operand::of_number(1)};
   for (const char* name : {"aten::split_with_sizes_copy.out", "fsdp::split_with_sizes_copy"}) {
     EXPECT_EQ(cuda_rule(name, split), 8 * (4 * 2 + 1 + 2 + 4));
   }
-  // 8 x 19532 blocks are 37 times what 132 processors take twice over: 7 chunks a block, 6 tiles each.
+  // 8 x 19532 blocks are 37 times what 132 processors hold twice: 7 chunks per block, 6 tiles each.
   const std::vector<int64_t> large{8, 20'000'000}, parts{16'000'000, 4'000'000};
   EXPECT_EQ(
       cuda_rule("fsdp::split_with_sizes_copy", {tensor(large, 2), Operand::of_ints(parts), Operand::of_number(1)}),
       8 * (4 * 2 + 1 + 2605 + 652));
-  // An eighth of 1000 rows of 64 floats is 32000 bytes, one of 10 floats is 2, padded: 16 + 1 blocks. Gradients in
-  // bfloat16 are cast on the way; other casts take other kernels.
+  // An eighth of 1000 rows of 64 floats takes 32000 bytes; of 10 floats it is 2, padded: 16 + 1 blocks. bfloat16
+  // gradients are cast on the way; other casts use other kernels.
   const std::vector<int64_t> weight{1000, 64}, bias{10}, flat{64016};
   const std::vector<Shape> gradients{weight, bias};
   const auto cat = [&](int64_t from, int64_t to) {
@@ -155,7 +155,7 @@ TEST(Scratch, CudaRulesByHand) {
   EXPECT_EQ(cat(4, 4), 8 * (6 * 2 + 2 + 16 + 1));
   EXPECT_EQ(cat(4, 2), -1);
   EXPECT_EQ(cuda_rule("fsdp::all_gather_copy_in", {Operand::of_tensors(gradients, 4)}), 0);
-  // 100000 rows of 64: 32768/2 blocks at most, 3125 of 32 rows; weight and bias.
+  // 100000 rows of 64: at most 32768/2 blocks, 3125 of 32 rows; weight and bias.
   const std::vector<int64_t> rows{100000, 64}, normalized{64}, mask{1, 1, 1};
   EXPECT_EQ(
       cuda_rule(
@@ -175,29 +175,29 @@ TEST(Scratch, CudaRulesOfAttentionByCudnnAndOfPairs) {
   const auto tensor = [](const std::vector<int64_t>& sizes) { return Operand::of_tensor(sizes, 2); };
   const std::string attention = "aten::_scaled_dot_product_cudnn_attention";
   EXPECT_EQ(cuda_rule(attention.c_str(), {tensor(q), tensor(q), tensor(q)}), 0);
-  // dq in float, a sum for each row; then dk, dv of sixteen heads in the place of four.
+  // dq in float and one sum per row; then dk and dv with sixteen heads instead of four.
   const int64_t own = 4 * 2 * 16 * 1000 * (64 + 1);
   EXPECT_EQ(cuda_rule((attention + "_backward").c_str(), {tensor(q), tensor(q), tensor(q), tensor(q)}), own);
   EXPECT_EQ(cuda_rule((attention + "_backward").c_str(), {tensor(q), tensor(q), tensor(k), tensor(k)}),
             own + 2 * 2 * 16 * 1000 * (64 + 64));
-  // A million values take 123 blocks, as for a sum; each keeps a float and its place.
+  // A million values use 123 blocks, as in a sum; each keeps a float and its index.
   const std::vector<int64_t> wide{4, 1000000};
   EXPECT_EQ(cuda_rule("aten::max.dim", {Operand::of_tensor(wide, 4), Operand::of_number(-1)}), 16 * 4 * 123 + 4 * 4);
-  // A mask becomes indices whose number data decides.
+  // A mask is converted to indices, whose number depends on data.
   const std::vector<int64_t> places{7};
   const std::vector<Shape> list{places};
   EXPECT_EQ(cuda_rule("aten::index", {tensor(q), Operand::of_tensors(list, 8)}), 0);
   EXPECT_EQ(cuda_rule("aten::index", {tensor(q), Operand::of_tensors(list, 1)}), -1);
 }
 
-// What is reduced lies side by side, or a row apart: Reduce.cuh cuts both into blocks, and differently.
+// Reduced elements are contiguous, or one row apart: Reduce.cuh splits the two cases into blocks differently.
 TEST(Scratch, CudaReductionsOverTheFirstAndTheLastDimension) {
   const std::vector<int64_t> tall{4096, 1024}, wide{4, 1000000}, first{0}, last{-1};
-  // Threads of 32 x 4 take 4 sums each, and 1024 values: 64 blocks of 16. Each block has 32 x 4 partial results for each
-  // sum, and each of 1024 / 4 / 32 = 8 blocks of sums has a semaphore.
+  // 32 x 4 threads compute 4 sums each over 1024 values: 64 blocks of 16. Each block has 32 x 4 partial results per
+  // sum, and each of 1024 / 4 / 32 = 8 groups of sums has a semaphore.
   EXPECT_EQ(cuda_rule("aten::sum.dim_IntList", {Operand::of_tensor(tall, 4), Operand::of_ints(first)}),
             4 * 1024 * 64 * (32 * 4) + 4 * 8);
-  // Threads of 128 x 4 take one sum, each 1954 values of a million: 123 blocks of 16 values.
+  // 128 x 4 threads compute one sum, 1954 of a million values each: 123 blocks of 16 values.
   EXPECT_EQ(cuda_rule("aten::sum.dim_IntList", {Operand::of_tensor(wide, 4), Operand::of_ints(last)}),
             4 * 4 * 123 + 4 * 4);
 }
@@ -271,7 +271,7 @@ TEST(CallSignature, TellsCallsApartByWhatAKernelSees) {
   EXPECT_NE(call_signature(t.graph, one.node), call_signature(t.graph, doubled.node));
 }
 
-// Measured on an H100, bench/gpu/h100/workspaces.json, in bytes but for rounding.
+// Measured on an H100 (bench/gpu/h100/workspaces.json); equal in bytes except for rounding.
 TEST(CudnnScratch, IsOperandsWithChannelsLast) {
   const auto taken = [](std::vector<int64_t> x, std::vector<int64_t> weight, std::vector<int64_t> out, int64_t stride,
                         int64_t groups, int64_t element, bool last) {
@@ -296,7 +296,7 @@ TEST(CudnnScratch, IsOperandsWithChannelsLast) {
   EXPECT_NEAR(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 4, false) / kMebi, 163.52, 0.01);
   EXPECT_EQ(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 2, true), 0);
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, false) / kMebi, 9.24, 0.02)
-      << "three channels become eight";
+      << "three channels are padded to eight";
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, true) / kMebi, 3.11, 0.02);
   EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 4, false) / kMebi, 14.58, 0.01);
   EXPECT_EQ(taken({4, 128, 56, 56}, {128, 1, 7, 7}, {4, 128, 56, 56}, 1, 128, 4, false), 0);

@@ -1,4 +1,4 @@
-// Costs of a symbolic graph at sizes that nobody captured, against captures there.
+// Costs of a symbolic graph at sizes that were not captured, compared with captures at these sizes.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>

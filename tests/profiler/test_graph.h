@@ -1,4 +1,4 @@
-// Builds small graphs by hand, for the profiler's and the pictures' tests.
+// Builds small graphs by hand, for tests of the profiler and of diagrams.
 #pragma once
 
 #include <initializer_list>
@@ -68,7 +68,7 @@ struct TestGraph {
     for (const auto& sizes : results) made.values.push_back(tensor(made.node, sizes));
     return made;
   }
-  // The same with results that alias `base`.
+  // Like call(), with results that alias `base`.
   Call view(const std::string& op, const std::vector<Argument>& arguments, ValueId base,
             const std::vector<int64_t>& sizes, NodeId forward = {}) {
     Call made = call(op, arguments, {}, forward);
@@ -94,7 +94,7 @@ struct TestGraph {
   void gradient(const Call& parameter, const Call& value) { append(target_of(Builtin::kGradient), {parameter, value}); }
   void output(const std::vector<Argument>& values) { append(target_of(Builtin::kOutput), {graph.make_list(values)}); }
 
-  // Enters a region under the current one until the returned guard dies.
+  // Enters a region nested in the current one until the returned guard is destroyed.
   struct Scope {
     TestGraph& owner;
     RegionId before;

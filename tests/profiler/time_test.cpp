@@ -1,4 +1,4 @@
-// What calls move, what kind of kernel they are, the figures of devices, and the time of a step: sums written out.
+// Bytes moved by calls, kernel classes, device specs, and step time: hand-computed sums.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(KernelClass, ByNameAndOperands) {
   }
 }
 
-// 1 TFLOP/s, 1 GB/s, 10 us a kernel.
+// 1 TFLOP/s, 1 GB/s, 10 us per kernel.
 DeviceSpec simple() {
   DeviceSpec spec;
   spec.name = "simple";
@@ -219,7 +219,7 @@ TEST(StepTime, MarksEveryFigureThatLacksAFormula) {
   EXPECT_THAT(to_text(costs), HasSubstr("lower bound: part of the time of 1 calls of 1 operators is unknown"));
 }
 
-// 10 us, and 2 * 8 * 8 * 4 bytes at 1 GB/s: half a microsecond.
+// 10 us, plus 2 * 8 * 8 * 4 bytes at 1 GB/s: half a microsecond.
 TEST(StepTime, ATinyKernelIsBoundByWhatEveryCallTakes) {
   const Product tiny(8);
   EXPECT_EQ(StepTime::of(tiny.t.graph, simple()).of(tiny.mm.node).bound, TimeBound::kFixed);
@@ -284,7 +284,7 @@ TEST(StepTime, AStepOfShortKernelsWaitsForTheHost) {
   DeviceSpec spec = simple();
   spec.host_call = 5e-5;
   const StepTime time = StepTime::of(t.graph, spec);
-  // The tenth call is issued at 500 us and takes 10 us and 32 ns.
+  // The tenth call is issued at 500 us and takes 10 us + 32 ns.
   EXPECT_NEAR(time.seconds(), 5e-4 + 1e-5 + 3.2e-8, 1e-9);
   EXPECT_NEAR(time.busy(), 10 * (1e-5 + 3.2e-8), 1e-9);
   EXPECT_EQ(time.calls(), 10);
@@ -299,7 +299,7 @@ TEST(StepTime, WhatWasMeasuredComesFirst) {
   DeviceSpec cpu = simple();
   cpu.device = c10::kCPU;
   EXPECT_EQ(StepTime::of(product.t.graph, cpu, &calls).seconds(), 0.25);
-  EXPECT_LT(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.01) << "not for another device";
+  EXPECT_LT(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.01) << "must not be used for another device";
   EXPECT_EQ(profile(product.t.graph, {.measured = &calls}).peak_with_scratch.bytes, 2 * 64 * 64 * 4 + 100);
 }
 
@@ -369,7 +369,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
 }
 
 TEST(Calibrate, GivesASpecThatReadsBack) {
-  // A moment is enough for the first kernels; the rest of the classes fall back on them.
+  // A short run measures the first kernels only; the other classes fall back on them.
   const DeviceSpec spec = calibrate({.seconds = 0.2});
   EXPECT_GT(spec.matmul.at(c10::kFloat), 1e6);
   EXPECT_EQ(spec.device, c10::kCPU);

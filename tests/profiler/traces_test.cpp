@@ -1,4 +1,4 @@
-// Profiles in other programs' formats, and what the figures suggest.
+// Profiles exported to other formats, and findings in a profile.
 #include "shadowgraph/profile/traces.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::Contains;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-// Fields of every line; quotes as RFC 4180 has them.
+// Splits each line into fields, with quotes as in RFC 4180.
 std::vector<std::vector<std::string>> lines_of(const std::string& csv) {
   std::vector<std::vector<std::string>> lines(1, std::vector<std::string>(1));
   bool quoted = false;
@@ -87,7 +87,7 @@ TEST(Traces, NodesAsLines) {
   EXPECT_EQ(at(5, "forward"), "3");
   EXPECT_EQ(at(3, "scratch"), "rule");
   EXPECT_GT(std::stod(at(3, "seconds")), 0);
-  // relu has its backward beside it, which has no such fields itself.
+  // relu's row has its backward's values; the backward's own row leaves these fields empty.
   EXPECT_EQ(at(4, "backward_moved_bytes"), std::to_string(2 * 4096));
   EXPECT_EQ(std::stod(at(4, "backward_seconds")), std::stod(at(5, "seconds")));
   EXPECT_EQ(at(3, "backward_moved_bytes"), "0");
@@ -155,7 +155,7 @@ TEST(Traces, ASnapshotIsAPickleOfTwoKindsOfEvents) {
   }
 }
 
-// A pickled integer of four bytes follows its key; without a second stream what is allocated is what is active.
+// A pickled 4-byte integer follows its key; with a single stream, allocated equals active.
 TEST(Traces, ASnapshotsSegmentsSayWhatIsAllocated) {
   const Step step;
   const std::string pickle = memory_snapshot(profile(step.t.graph));
@@ -203,10 +203,10 @@ TEST(Findings, AStepThatWaitsForTheHost) {
   const auto found = findings(costs);
   ASSERT_THAT(found, Contains(Field(&Finding::name, "launch-bound")));
   EXPECT_THAT(to_text(found), HasSubstr("30 kernels, many shorter than their launch"));
-  EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times nothing is known of waiting";
+  EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times there are no findings about waiting";
 }
 
-// A copy of a gigabyte between two calls: its seconds are at stake.
+// A copy of a gigabyte between two calls: its time could be saved.
 TEST(Findings, CopiesBetweenLayouts) {
   TestGraph t;
   t.device = c10::Device("cuda:0");

@@ -1,6 +1,6 @@
-// Holds what a training loop does around forward and backward against the same loop on real tensors whose allocator
-// counts. Live bytes agree after every operator, to the byte. The real loop is written out here as PyTorch's
-// documentation has it (notes/amp_examples, torch.nn.utils.clip_grad_norm_, torch.optim.swa_utils), not taken from the
+// Compares the parts of a training loop around forward and backward with the same loop on real tensors and a counting
+// allocator: live bytes agree after every operator, to the byte. The real loop is written out here as in PyTorch's
+// documentation (notes/amp_examples, torch.nn.utils.clip_grad_norm_, torch.optim.swa_utils), independently of the
 // library.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -46,7 +46,7 @@ std::vector<Setting> settings() {
           {"All", {.accumulate = 2, .clip_grad_norm = 1.0, .grad_scaler = true, .ema = 0.9, .zero_grads = true}, bf16}};
 }
 
-// The loop of a user.
+// A user's training loop.
 class RealLoop {
  public:
   RealLoop(const models::BuiltModel& model, torch::optim::Optimizer& optimizer, const Setting& setting)
@@ -197,7 +197,7 @@ TEST_P(LoopOf, TheFirstTwoStepsHoldWhatTheRealOnesHold) {
     torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
     RealLoop loop(model, optimizer, setting());
     for (int i = 0; i < warmup; ++i) loop.step();
-    // The last step's loss and gradients are gone, as in a capture of one step, but for gradients that stay.
+    // The last step's loss and gradients are freed, as in a capture of one step, except gradients that are kept.
     LiveBytes real(allocator);
     if (warmup > 0) optimizer.zero_grad(!setting().training.zero_grads);
     loop.forget_loss();
@@ -250,10 +250,10 @@ INSTANTIATE_TEST_SUITE_P(Zoo, LoopOf,
                                             ::testing::ValuesIn(settings())),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
 
-// ---- By hand
+// ---- Hand-computed
 
-// A linear layer of 100 x 50 without bias, no gradient of the input: 20,000 bytes of weight. AdamW makes 2 x 20,000 of
-// state in the first step, gradients of 20,000 a step.
+// A linear layer of 100 x 50 without bias, whose input requires no gradient: 20,000 bytes of weight. AdamW allocates 2
+// x 20,000 of state in the first step, and each step has gradients of 20,000.
 CaptureResult run_of_linear(const TrainingOptions& training, c10::Device device, int steps = 3) {
   const FakeTensorMode mode({.device = device});
   const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(100, 50).bias(false));
@@ -271,7 +271,7 @@ CaptureResult run_of_linear(const TrainingOptions& training, c10::Device device,
 TEST(TrainingRun, StepsOfALinearLayerByHand) {
   const RunMemory memory = RunMemory::of(run_of_linear({}, at::kCPU).graph);
   constexpr int64_t kWeight = 100 * 50 * 4, kInput = 8 * 100 * 4, kLoss = 4;
-  // In AdamW: weight, gradient, two averages and the denominator: sqrt, then the quotient beside it.
+  // In AdamW: weight, gradient, two averages and the denominator: sqrt, then the quotient as a second tensor.
   EXPECT_EQ(memory.steps[1].peak, memory.steady().peak);
   EXPECT_EQ(memory.steady().phase, "optimizer");
   EXPECT_EQ(memory.steady().peak, memory.steps[0].peak);
@@ -294,7 +294,7 @@ TEST(TrainingRun, TheAllocatorOfADeviceKeepsWhatStepsLeave) {
   EXPECT_FALSE(little.reserved_peak());
 }
 
-// 40 MiB in the first step, 4 MiB in the second: each has a peak of its own, but what is reserved stays.
+// 40 MiB in the first step, 4 MiB in the second: each step has its own peak, but reserved memory stays.
 TEST(TrainingRun, ASmallerStepHasASmallerPeak) {
   const RunMemory memory = RunMemory::of(parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::relu(Tensor self) -> Tensor
@@ -312,7 +312,7 @@ n3: %3 = aten::relu(self=%0) : f32[1048576] @s3 | r2 free(s2)
 n4: sg::output(values=[%3])
 )"));
   ASSERT_EQ(memory.steps.size(), 2U);
-  EXPECT_EQ(memory.steps[0].peak, 48 * kMebibyte);  // x, what was repeated, and the result beside it
+  EXPECT_EQ(memory.steps[0].peak, 48 * kMebibyte);  // x, the repeated tensor, and the result
   EXPECT_EQ(memory.steps[1].peak, 12 * kMebibyte);
   EXPECT_EQ(memory.steps[0].allocated_peak, 48 * kMebibyte);
   EXPECT_EQ(memory.steps[1].allocated_peak, 12 * kMebibyte);
@@ -327,10 +327,10 @@ TEST(TrainingRun, ZeroedGradientsStayAndAccumulatedOnesAreAddedTo) {
     }
     return count;
   };
-  // 3 steps: nothing to zero in the first; then one gradient each.
+  // 3 steps: nothing to zero in the first, then one gradient each.
   EXPECT_EQ(calls(run_of_linear({.zero_grads = true}, at::kCPU).graph, "aten::zero_", Graph::kOptimizer), 2);
   EXPECT_EQ(calls(run_of_linear({}, at::kCPU).graph, "aten::zero_", Graph::kOptimizer), 0);
-  // 4 micro-batches, 3 steps: each loss is divided; the first makes the gradient, the others add to it.
+  // 4 micro-batches, 3 steps: each loss is divided; the first allocates the gradient, the others accumulate into it.
   const Graph graph = run_of_linear({.accumulate = 4}, at::kCPU).graph;
   EXPECT_EQ(calls(graph, "aten::div", Graph::kForward), 3 * 4);
   EXPECT_EQ(calls(graph, "aten::add_", Graph::kBackward), 3 * 3);
@@ -389,7 +389,7 @@ TEST(TrainingRun, AutocastIsForInferenceToo) {
 }
 
 TEST(TrainingRun, AScalerAsksHostReadsIfTheyAreGiven) {
-  // Told that an infinity was found, the step is skipped: no node of the optimizer's own.
+  // If an infinity was found, the step is skipped: the optimizer adds no nodes.
   const auto adds = [](const HostReads& reads) {
     const FakeTensorMode mode({.device = at::kCPU, .host_reads = reads});
     const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(10, 5));

@@ -1,5 +1,5 @@
-// ViT-B/16, batch 8, a training step: figures worked out by hand. ColossalAI's analyzer documents the same model; its
-// figures are multiply-accumulates, half of ours, and agree where it says what they are (patches, perceptron, head).
+// Hand-computed costs of a ViT-B/16 training step with batch 8. ColossalAI's analyzer documents the same model; it
+// counts multiply-accumulates, half of our FLOPs, and agrees where it gives values (patches, MLP, head).
 #include <gtest/gtest.h>
 
 #include "models/program.h"
@@ -43,18 +43,19 @@ Graph* VitByHand::graph_ = nullptr;
 Profile* VitByHand::costs_ = nullptr;
 
 TEST_F(VitByHand, FlopsOfPatchesBlocksAndHead) {
-  // 924.84 M multiply-accumulates; the image needs no gradient, so backward is the weight's alone.
+  // 924.84 M multiply-accumulates; the image requires no gradient, so backward computes only the weight's.
   constexpr int64_t kPatchMacs = kWidth * kPatches * (3 * 16 * 16) * kBatch;
   static_assert(kPatchMacs == 924'844'032);
   EXPECT_EQ(of("conv_proj").forward_flops.matmul, 2 * kPatchMacs);
   EXPECT_EQ(of("conv_proj").backward_flops.matmul, 2 * kPatchMacs);
 
-  constexpr int64_t kProjection = kRows * kWidth * kWidth;       // 929.56 M: query, key, value and output, each
-  constexpr int64_t kPerceptron = 2 * kRows * kWidth * kHidden;  // 3.718 G each of the two
-  constexpr int64_t kScores = kBatch * kHeads * kTokens * kTokens * (kWidth / kHeads);  // 238.44 M, and as much again
+  constexpr int64_t kProjection = kRows * kWidth * kWidth;       // 929.56 M each for query, key, value and output
+  constexpr int64_t kPerceptron = 2 * kRows * kWidth * kHidden;  // 3.718 G for both
+  // 238.44 M, and again for scores times values
+  constexpr int64_t kScores = kBatch * kHeads * kTokens * kTokens * (kWidth / kHeads);
   const GroupCosts& block = of("encoder.layers.encoder_layer_3");
   EXPECT_EQ(block.forward_flops.matmul, 2 * (4 * kProjection + kPerceptron + 2 * kScores));
-  // Both gradients of each product; attention computes its scores again.
+  // Both gradients of each product; attention recomputes its scores.
   EXPECT_EQ(block.backward_flops.matmul, 2 * (2 * (4 * kProjection + kPerceptron) + 5 * kScores));
 
   EXPECT_EQ(of("heads.head").forward_flops.matmul, 2 * kBatch * kWidth * kClasses);
@@ -63,13 +64,13 @@ TEST_F(VitByHand, FlopsOfPatchesBlocksAndHead) {
 }
 
 TEST_F(VitByHand, BytesThatAutogradKeeps) {
-  // The block's input, normalized input, query, key and value, attention's result; the sum, its normalized form, the
-  // hidden layer before and after GELU.
+  // The block's input, normalized input, query, key and value, and attention result; the residual sum, its normalized
+  // form, and the hidden layer before and after GELU.
   constexpr int64_t kBlock =
       (1 + 1 + 3 + 1 + 1 + 1 + 4 + 4) * kTensor + 2 * kMoments + kBatch * kHeads * kTokens * kFloat;
   constexpr int64_t kLastNorm = kTensor + kMoments;  // the last block's result
-  constexpr int64_t kHead = kTensor;                 // the first token of each image keeps all of the last norm
-  constexpr int64_t kLoss = kBatch * kClasses * kFloat + kFloat;  // log probabilities, and their weights' sum
+  constexpr int64_t kHead = kTensor;  // the first token of each image keeps the whole normalized tensor alive
+  constexpr int64_t kLoss = kBatch * kClasses * kFloat + kFloat;  // log probabilities, and the sum of weights
   EXPECT_EQ(of("encoder.layers.encoder_layer_3").incremental, kBlock);
   EXPECT_EQ(of("encoder.ln").incremental, kLastNorm);
   EXPECT_EQ(of("heads.head").incremental, kHead);
@@ -82,7 +83,7 @@ TEST_F(VitByHand, ParametersAndThePeak) {
       kWidth * 768 + kWidth + kWidth + kTokens * kWidth + kBlocks * kBlock + 2 * kWidth + kWidth * kClasses + kClasses;
   static_assert(kAll == 86'567'656);
   EXPECT_EQ(costs_->size.parameters, kAll);
-  // Everything kept is there when backward begins, besides parameters and inputs.
+  // All saved tensors are live when backward begins, besides parameters and inputs.
   const int64_t inputs = costs_->peak.by_kind[static_cast<size_t>(StorageKind::kInput)];
   EXPECT_EQ(inputs, kBatch * (3 * 224 * 224 * kFloat + 8)) << "images and labels";
   EXPECT_GE(costs_->peak.bytes,

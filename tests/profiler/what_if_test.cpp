@@ -1,4 +1,4 @@
-// What would be, worked out from one step, against a capture of a step that is so.
+// What-if estimates from one captured step, compared with captures of the changed step.
 #include "shadowgraph/profile/what_if.h"
 
 #include <ATen/ATen.h>
@@ -59,7 +59,7 @@ Graph captured(const Step& step) {
 int64_t peak(const Graph& graph) { return MemoryTimeline::of(graph, c10::Device(at::kCUDA, 0)).peak().bytes; }
 int64_t peak(const Step& step) { return peak(captured(step)); }
 
-// In percent of the capture.
+// Deviation from the capture, in percent.
 double off(int64_t answer, int64_t capture) {
   return 100.0 * static_cast<double>(answer - capture) / static_cast<double>(capture);
 }
@@ -84,7 +84,7 @@ TEST_P(WhatIfOf, AnotherOptimizerIsExact) {
   }
 }
 
-// Within 0.1 %, which the loss and its division are.
+// Within 0.1 %, the size of the loss and its division.
 TEST_P(WhatIfOf, AccumulationIsNearlyExact) {
   for (const std::string optimizer : {"sgd", "adamw"}) {
     const Graph graph = captured({.model = GetParam(), .optimizer = optimizer});
@@ -96,7 +96,7 @@ TEST_P(WhatIfOf, AccumulationIsNearlyExact) {
   }
 }
 
-// The bounds that docs/memory.md states, of the answer above and below a capture, in percent.
+// The bounds stated in docs/memory.md: how far an estimate may be above and below a capture, in percent.
 TEST_P(WhatIfOf, AnotherDtypeIsBounded) {
   const double bound = GetParam() == "lstm_lm" ? 1.5 : 0.1;
   for (const std::string optimizer : {"sgd", "adamw"}) {
@@ -104,7 +104,7 @@ TEST_P(WhatIfOf, AnotherDtypeIsBounded) {
     const int64_t real = peak({.model = GetParam(), .optimizer = optimizer, .dtype = c10::ScalarType::BFloat16});
     const int64_t answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16}).peak;
     EXPECT_NEAR(off(answer, real), 0, bound) << optimizer << ": " << answer << ", captured " << real;
-    // With everything else: bfloat16, AdamW in place of what it is, two micro-batches.
+    // Combined: bfloat16, AdamW instead of the captured optimizer, two micro-batches.
     const int64_t all_real =
         peak({.model = GetParam(), .optimizer = "adamw", .dtype = c10::ScalarType::BFloat16, .accumulate = 2});
     const int64_t all =
@@ -129,7 +129,7 @@ TEST(WhatIf, CheckpointsAreThoseOfThePass) {
 INSTANTIATE_TEST_SUITE_P(Zoo, WhatIfOf, ::testing::Values("gpt2", "resnet18", "lstm_lm"),
                          [](const auto& info) { return info.param; });
 
-// Norms compute in float32 there, which casts that do nothing in float32 do not show: the answer is too low.
+// Norms compute in float32 through casts that have no effect in a float32 capture, so the estimate is too low.
 TEST(WhatIf, ALlamaInAnotherDtypeIsTooLowByAStatedPart) {
   const auto capture = [](c10::ScalarType dtype) {
     const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
@@ -144,7 +144,8 @@ TEST(WhatIf, ALlamaInAnotherDtypeIsTooLowByAStatedPart) {
   EXPECT_NEAR(off(answer, real), 0, 5) << answer << ", captured " << real;
 }
 
-// A linear layer of 100 x 50 without bias: weight W = 20,000 bytes, so gradient W and AdamW's state 2 W; input 3,200.
+// A linear layer of 100 x 50 without bias: weight W = 20,000 bytes, so the gradient is W and AdamW's state 2 W; input
+// 3,200.
 TEST(WhatIf, ZeroByHand) {
   Graph graph;
   {
@@ -166,9 +167,9 @@ TEST(WhatIf, ZeroByHand) {
   EXPECT_THAT(held(1, 4), ElementsAre(kWeight, kWeight, 2 * kWeight / 4));
   EXPECT_THAT(held(2, 4), ElementsAre(kWeight, kWeight / 4, 2 * kWeight / 4));
   EXPECT_THAT(held(3, 4), ElementsAre(kWeight / 4, kWeight / 4, 2 * kWeight / 4));
-  EXPECT_THAT(held(3, 3), ElementsAre(6667, 6667, 2 * 6667));  // parts are rounded up
-  // The peak of AdamW has weight, gradient, state and one or two temporaries of a weight. Stage 2 spreads all but the
-  // weight. Stage 3 spreads that, too, but the peak is in backward then, where weight and gradient are whole.
+  EXPECT_THAT(held(3, 3), ElementsAre(6667, 6667, 2 * 6667));  // shards are rounded up
+  // AdamW's peak has weight, gradient, state and one or two temporaries of a weight. Stage 2 shards all but the weight.
+  // Stage 3 shards that, too, but then the peak is in backward, where weight and gradient are unsharded.
   const int64_t before = what_if(graph, {.zero_stage = 1, .ranks = 2}).peak_before;
   const int64_t constant = before % kWeight;  // input and loss
   const int64_t temporaries = before / kWeight - 4;
@@ -180,7 +181,7 @@ TEST(WhatIf, ZeroByHand) {
             what_if(graph, {.zero_stage = 2, .ranks = 1000}).peak);
 }
 
-// Stage 3 gathers the weight of 20,000 bytes as it is then: in half of them.
+// Stage 3 gathers the weight in its new dtype: half of the 20,000 bytes.
 TEST(WhatIf, GatheredParametersHaveTheOtherDtype) {
   Graph graph;
   {
@@ -197,7 +198,7 @@ TEST(WhatIf, GatheredParametersHaveTheOtherDtype) {
   EXPECT_LE(half, whole - 20000 / 2);
 }
 
-// Lets go of what a program held for it once it has updated the first parameter.
+// Frees tensors that the program holds after updating the first parameter.
 struct Forgetful : torch::optim::SGD {
   Forgetful(const Tensors& parameters, at::Tensor& held)
       : SGD(parameters, torch::optim::SGDOptions(1e-3)), held_(held) {}
@@ -212,7 +213,7 @@ struct Forgetful : torch::optim::SGD {
   at::Tensor& held_;
 };
 
-// What lived until some node of the recorded optimizer lives through another, which has no such node.
+// Tensors that live until some node of the captured optimizer stay alive through another optimizer without that node.
 TEST(WhatIf, WhatTheOptimizerLetGoOfLivesThroughAnother) {
   const auto answer = [](bool forgets) {
     const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});

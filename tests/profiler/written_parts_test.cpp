@@ -8,7 +8,7 @@
 namespace shadowgraph {
 namespace {
 
-// All parts are looked at for each write and read.
+// Reference implementation that scans all parts for each write and read.
 struct PartByPart {
   struct Part {
     int64_t begin, end;
@@ -63,7 +63,7 @@ TEST(WrittenParts, NothingIsWrittenByNoBytes) {
   EXPECT_TRUE(writers_of(parts, 8, 9).empty());
 }
 
-// 100,000 parts twice, and a read of each: a look at all parts for each of these takes 2 x 10^10 steps and minutes.
+// 100,000 parts twice, and a read of each: scanning all parts each time would take 2 x 10^10 steps, that is minutes.
 TEST(WrittenParts, AreFoundAmongManyOthers) {
   constexpr int kParts = 100'000, kBytes = 512;
   WrittenParts<int> parts;

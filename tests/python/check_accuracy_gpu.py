@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU.
 
-Holds the plain PyTorch models against the C++ ones, and makes a dry run. Joins the page from made-up figures, hands in
-files that must be refused, and makes a page of the tool's own predictions.
+Compares the plain PyTorch models with the C++ ones, and makes a dry run. Generates the page from made-up measurements
+and from the tool's own predictions, and passes files that must be refused.
 
     check_accuracy_gpu.py TOOL
 """
@@ -207,7 +207,7 @@ def check_refused(folder):
         refused(folder, document, words)
     try:
         accuracy_gpu.spec_for("Some GPU 9000")
-        failures.append("a GPU that nobody knows has a spec")
+        failures.append("an unknown GPU has a spec")
     except accuracy_gpu.InputError as error:
         expect("--spec" in str(error), str(error))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What was once answered badly: crashes, "internal error", memory. And names with quotes, markup and control
+"""Inputs that once caused crashes, "internal error" or excessive memory; and names with quotes, markup and control
 characters in every output.
 
     check_bad_input.py TOOL SERVER [PART ...]

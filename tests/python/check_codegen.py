@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Emitted Python against C++, bit for bit, and the verb emit from outside.
+"""Compares emitted Python with C++ bitwise, and tests the command emit.
 
-    check_codegen.py SHADOWGRAPH FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
+    check_codegen.py SHADOWGRAPH FOLDER     FOLDER written by make_fixtures (tests/codegen/fixtures)
 
-Every NAME_case.pt there holds what C++ gave for the graph that NAME.py was written from.
+Every NAME_case.pt there has the C++ results for the graph from which NAME.py was emitted.
 """
 
 import importlib.util

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What emit_cpp wrote, built by its own CMakeLists.txt against the libtorch of the virtual environment, and run.
+"""Builds emitted C++ with its own CMakeLists.txt against the libtorch of the virtual environment, and runs it.
 
-    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
+    check_emitted_build.py CMAKE CXX FOLDER     FOLDER written by make_fixtures (tests/codegen/fixtures)
 
-FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has what goes in and comes out,
-and what is left in what went in. FOLDER/kernels_project is a step of gpt2 with kernels in it (the case
+FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has its inputs before and after
+the run, and its outputs. FOLDER/kernels_project is a step of gpt2 with kernels in it (the case
 gpt2_step). Its embeddings are gathers of kernels, which refuse an index out of range.
 """
 

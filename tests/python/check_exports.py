@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the shared library exports: the names that include/shadowgraph declares, and nothing else.
+"""Checks that the shared library exports the names declared in include/shadowgraph, and nothing else.
 
     check_exports.py NM LIBRARY INCLUDE
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds our FLOP counts against PyTorch's own, to the last digit.
+"""Compares our FLOP counts with PyTorch's own; they must be equal.
 
     check_flops.py TOOL formulas    every built-in model on fake CUDA, one training step: the formulas of
                                     torch.utils.flop_counter.flop_registry, applied to the operators and shapes of our
@@ -7,7 +7,7 @@
     check_flops.py TOOL counter     gpt2, end to end: FlopCounterMode over Hugging Face's model gives ours, attention on
                                     the math path on both sides
 
-Operators that PyTorch has no formula for and we count (fused recurrent layers) are named in BEYOND and left out.
+Operators that we count but PyTorch does not (fused recurrent layers) are listed in BEYOND and excluded.
 """
 
 import json

@@ -4,9 +4,9 @@
     check_headers.py CXX FOLDER -- FLAGS...     FOLDER/shadowgraph/*.h; FLAGS: include paths and definitions of libtorch
     check_headers.py CXX FOLDER --whole -- FLAGS...     the same without the precompiled header
 
-Nearly all of a header's time goes into libtorch's behind graph.h. Some headers include graph.h, themselves
-or through others, before they declare anything. They see the same declarations when graph.h is precompiled and comes
-first, so those share one. Other headers are compiled without.
+Most compile time is spent on libtorch's headers, included by graph.h. Headers that include graph.h, directly or not,
+before any declaration are unaffected if a precompiled graph.h comes first, so they share one. Other headers are
+compiled without it.
 """
 
 import concurrent.futures

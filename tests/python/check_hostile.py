@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Damaged and hostile files are answered: an exit code of 0, 1 or 2 with a message, in bounded time and memory.
+"""Checks that damaged and hostile files give exit code 0, 1 or 2 and a message, in bounded time and memory.
 
     check_hostile.py TOOL SERVER [--first N] [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...]
                      [--keep FOLDER] [--good FOLDER]
 
-Every input is a seeded change to a good one (hostile_inputs.py); its number makes it again: --only 17. What fails stays
-in the folder --keep.
+Every input is a seeded mutation of a valid file (hostile_inputs.py) and can be recreated by its number: --only 17.
+Failing inputs are stored in the folder --keep.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds docs/*.schema.json against what the tool prints and reads. Wants jsonschema.
+"""Validates output and input files of the tool against docs/*.schema.json. Requires jsonschema.
 
 These are `profile --json` of some models and modes, device files, what `calibrate` writes, assignment problems and
-solutions. Documents that are damaged must fail.
+solutions. Damaged documents must fail.
 
     check_schema.py TOOL
 """
@@ -75,10 +75,9 @@ def schemas_themselves(folder):
 
 
 def damages(document, path="$"):
-    """Gives the document with one thing wrong, again and again.
+    """Yields copies of the document, each with one error.
 
-    Every object that has a closed set of keys gets one too many. A number is below 0 or in words, or text stands where
-    a list should be.
+    Adds a key to objects with a fixed set of keys, makes numbers negative or strings, and replaces lists by strings.
     """
     # Objects whose keys are arbitrary names, such as operators.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
@@ -242,7 +241,7 @@ def device_specs(folder):
 
     expect_valid("device-spec", least, "the least device")
     if not taken(least):
-        failures.append("the tool refuses the least device")
+        failures.append("the tool refuses the minimal device")
     slower = {"version": 1, "base": "h100", "gpu": {"sustained": 0.8}}
     expect_valid("device-spec", slower, "a device with a base")
     if not taken(slower):
@@ -281,7 +280,7 @@ def communication(folder):
         expect_refused("profile", profile | {"communication": damaged}, f"communication: {what}")
     files = sorted((ROOT / "profiler" / "communication" / "interconnects").glob("*.json"))
     if len(files) < 2:
-        failures.append("no files of links found")
+        failures.append("no interconnect files found")
     for file in files:
         expect_valid("interconnect", json.loads(file.read_text()), file.name)
     h100 = json.loads(files[[file.stem for file in files].index("h100")].read_text())
@@ -324,7 +323,7 @@ def assignments(folder):
     if not solution["feasible"] or len(solution["choice"]) != len(problem["nodes"]):
         failures.append(f"assign: no solution: {solution.get('why_infeasible')}")
     if not any("usages" in matrix for matrix in problem["matrices"]) or problem["usage_limit"] is None:
-        failures.append("shard --export: no usages of pairs, or no limit: what is checked here is not everything")
+        failures.append("shard --export: no edge usages or no limit, so the check is incomplete")
     # One entry of each kind is enough.
     small = problem | {
         "nodes": [next(node for node in problem["nodes"] if "usages" in node)],

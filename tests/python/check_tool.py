@@ -105,7 +105,7 @@ def without_effect(folder):
         sources = ("resnet18", "resnet18") if verb == "check" else ("resnet18",)
         expect(2, verb, *sources, wrong, 3, says=(f"did you mean {meant}?",))
     if "did you mean" in run("profile", "resnet18", "--frobnicate")[2]:
-        failures.append("--frobnicate is taken for an option")
+        failures.append("--frobnicate is accepted as an option")
 
 
 def check(folder):
@@ -180,7 +180,7 @@ def round_trip(folder):
     expect(0, "capture", "resnet18", "--verify", prints=("resnet18: ", "every invariant holds"))
     (folder / "g.json").write_text(expect(0, "capture", graph, "--json"))
     if json.loads((folder / "g.json").read_text())["shadowgraph"] != 1:
-        failures.append("capture --json of a saved graph is no graph")
+        failures.append("capture --json of a saved graph does not give the graph")
     for source in (graph, folder / "g.json", "resnet18"):
         again = folder / "again.sg"
         how = ("--mode", "train", "--batch", 2) if source == "resnet18" else ()
@@ -255,20 +255,20 @@ def pages(folder, graph):
     if not text.startswith("<!doctype html>") or 'id="graph-data"' not in text:
         failures.append("draw wrote no page")
     if 'id="before-profile"' in text:
-        failures.append("draw wrote a page with a profile to compare with")
+        failures.append("draw wrote a page with a comparison")
     expect(0, "compare", graph, graph, "-o", page, says=("g.html: ",))
     expect(0, "compare", "resnet18", graph, "--mode", "train", "-o", page, "--title", "Grown", says=("g.html: ",))
     if "Grown" not in page.read_text():
-        failures.append("compare -o --title has not that title")
+        failures.append("compare -o --title ignores the title")
     expect(0, "profile", graph, "-o", folder / "saved", "--export", "nodes-csv")
     saved = folder / "saved" / "profile.json"
     expect(0, "compare", saved, graph, "-o", page, says=("g.html: ",))
     if 'id="before-profile"' not in page.read_text():
-        failures.append("compare profile.json g.sg -o holds no profile")
+        failures.append("compare profile.json g.sg -o does not contain the profile")
     again = ("resnet18", "--mode", "train", "--batch", 2, "--checkpoint", "layer1.*")
     grown = json.loads(expect(0, "compare", graph, *again, "--json"))
     if not any(row["figure"] == "backward_flops" for row in grown["modules"]):
-        failures.append("compare of a saved graph with a capture that has checkpoints shows no work that they add")
+        failures.append("compare of a graph with its checkpointed capture shows no recomputed work")
     (folder / "batches.json").write_text('{"batches": []}')
     expect(1, "compare", folder / "batches.json", graph, "-o", folder / "x.html", says=("several batch sizes",))
     expect(1, "compare", folder / "batches.json", graph, says=("batches.json", "neither a profile.json nor"))
@@ -328,7 +328,7 @@ def report(folder):
     expect(2, *step, "-o", folder / "none", "--export", "svg,pdf", says=("'pdf'",))
     expect(2, *step, "--export", "svg", says=("--export", "-o"))
     if (folder / "none").exists():
-        failures.append("a refused --export made its folder")
+        failures.append("a refused --export created its folder")
     expect(0, *step, "--memory", "60MiB", "-o", folder / "small", "--export", "snapshot", says=("no snapshot",))
     if {path.name for path in (folder / "small").iterdir()} != three:
         failures.append(f"profile of what does not fit wrote {sorted((folder / 'small').iterdir())}")
@@ -339,14 +339,14 @@ def estimates(folder):
     step = ("resnet18", "--mode", "train", "--batch", 2)
     text = expect(0, "profile", *step, "--rows", 1, prints=("reserved", "on the device", "estimated for NVIDIA H100"))
     if "unknown" not in text:
-        failures.append("nothing is said of unknown scratch")
+        failures.append("unknown scratch memory is not reported")
     expect(0, "profile", *step, "--spec", "a100", prints=("NVIDIA A100",))
     expect(1, "profile", *step, "--spec", "a1000", says=("'a1000'", "a100", "h100"))
     expect(1, "profile", *step, "--allocator", "expandable:1", says=("expandable",))
     expect(2, "profile", *step, "--memory", "much", says=("24GiB", "rtx5090"))
     expect(2, "profile", *step, "--memory", "24", says=("24 bytes", "24GiB"))
     if not expect(0, "profile", *step, "--memory", "600MiB").startswith("does not fit: "):
-        failures.append("profile --memory 600MiB does not begin with what does not fit")
+        failures.append("profile --memory 600MiB does not begin with the missing memory")
     text = expect(0, "profile", *step, "--memory", "24GB", says=("24GB means 22.35 GiB", "rtx3090 23.70 GiB"))
     if not text.startswith("fits: at least ") or " of 22.4 GiB (24GB) (steady state, with" not in text.splitlines()[0]:
         failures.append(f"profile --memory 24GB begins with {text.splitlines()[0]}")
@@ -354,7 +354,7 @@ def estimates(folder):
     if " of 31.4 GiB of an RTX 5090 32 GB (" not in text.splitlines()[0]:
         failures.append(f"profile --memory 'RTX 5090' begins with {text.splitlines()[0]}")
     if not expect(0, "profile", *step, "--device", "cpu").startswith("Op"):
-        failures.append("a profile of a CPU whose memory nobody knows begins with something")
+        failures.append("a profile of a CPU with unknown memory has a first line about memory")
     for verb in (("gpt2", "--mode", "train", "--batch", 8, "--seq", 512, "--optimizer", "adamw", "--rows", 0), step):
         for line in expect(0, "profile", *verb).splitlines():
             if len(line) > 100 and " " in line.strip()[:60]:
@@ -367,7 +367,7 @@ def estimates(folder):
     if settings["device_memory"]["reserved_peak_bytes"] == plain["device_memory"]["reserved_peak_bytes"]:
         failures.append("the allocator's settings change nothing")
     if plain["memory_layout"]["bytes"] < plain["memory_layout"]["bound"]:
-        failures.append("a plan below its bound")
+        failures.append("a memory layout is below its bound")
     names = {entry["name"] for entry in json.loads(expect(0, "list", "devices", "--json"))}
     if not {"h100", "a100", "mi300x", "cpu"} <= names:
         failures.append(f"list devices: {names}")

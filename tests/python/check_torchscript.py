@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Profiles every TorchScript fixture with the tool, for inference and training, on fake CPU and fake CUDA.
 
-Compares with what a real run in Python showed: shapes, dtypes and strides of the outputs, and the parameter count.
+Compares with a real run in Python: shapes, dtypes and strides of the outputs, and the parameter count.
 
     check_torchscript.py TOOL FIXTURES
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files that `shadowgraph emit --weights` writes, as Python's torch.load reads them.
+"""Reads the files written by `shadowgraph emit --weights` with torch.load.
 
     check_weights.py TOOL
 """

@@ -27,9 +27,9 @@ def stub_torchvision_operators():
 
 
 def make_all(about, fixtures, endings, current, make):
-    """FOLDER [--only NAME ...] [--list]: every fixture, unless their files are there and from what is `current`.
+    """Command line FOLDER [--only NAME ...] [--list]: makes every fixture whose files are missing or not `current`.
 
-    make: a function of name and folder, which writes NAME.ending for each ending and returns what is said of it.
+    make: a function of name and folder that writes NAME.ending for each ending and returns a message.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("folder", type=pathlib.Path)

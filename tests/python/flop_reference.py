@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""FLOPs by PyTorch's own formulas (torch.utils.flop_counter.flop_registry), to hold ours against.
+"""FLOPs by PyTorch's own formulas (torch.utils.flop_counter.flop_registry), the reference for ours.
 
     flop_reference.py calls FILE|-        one JSON object a line: {"op": "aten::mm", "phase": "forward", "args": [...],
                                           "kwargs": {...}, "out": [...]}; prints {phase: flops, ..., "no_formula":

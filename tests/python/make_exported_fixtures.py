@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the torch.export archives of the tests, from Python models, and says what real runs of them gave.
+"""Makes the torch.export archives of the tests from Python models, and records results of real runs.
 
     make_exported_fixtures.py build/fixtures/exported [--only NAME ...] [--list]
 
-NAME.pt2 is the program, NAME.json what a real run of the *original module* on the CPU showed. NAME.pt is the same
-module traced by TorchScript, where it is traced: both must give the same figures.
+NAME.pt2 is the program, NAME.json the results of a real run of the *original module* on the CPU. NAME.pt is the same
+module traced by TorchScript, if it can be traced; both must have the same costs.
 
     name, training, traced
     runs         [{inputs, outputs}]: first with the inputs that it was exported with, then with other sizes; inputs are

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the TorchScript files of the tests, from Python models that nobody here wrote.
+"""Makes the TorchScript files of the tests from third-party Python models.
 
     make_torchscript_fixtures.py build/fixtures [--only NAME ...] [--list]
 
 The models come from transformers, torchvision and torch.nn, in small configurations with random weights; nothing is
-downloaded. NAME.pt is the module, NAME.json what a real run on the CPU showed:
+downloaded. NAME.pt is the module, NAME.json the results of a real run on the CPU:
 
     name, origin, kind            "trace" or "script"
     training                      the mode it was traced in (a scripted module can change it later)

@@ -1,4 +1,4 @@
-// Whether a graph does what the program does.
+// Checks that a graph behaves like the program it was captured from.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
-// For each tensor the first one that shares its storage, and the byte at which it begins there.
+// For each tensor, the index of the first tensor with the same storage, and the byte offset within it.
 std::vector<std::pair<size_t, int64_t>> storage_relations(const Outcome& outcome) {
   std::vector<at::Tensor> all = outcome.inputs;
   all.insert(all.end(), outcome.outputs.begin(), outcome.outputs.end());
@@ -64,7 +64,7 @@ Graph capture(const RandomProgram& program) {
   std::vector<at::Tensor> fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string name = "input" + std::to_string(i);
-    // Some are parameters or buffers; to replay they are all tensors that are bound.
+    // Some inputs are parameters or buffers; replay binds all of them in the same way.
     const uint64_t kind = (program.seed() + i) % 5;
     if (kind == 0) {
       session.name_parameter(inputs[i], name);
@@ -192,7 +192,7 @@ void expect_same_behavior_of_shard(int shard, int shards, int programs, uint64_t
   for (int i = shard; i < programs; i += shards) {
     const uint64_t seed = first_seed + static_cast<uint64_t>(i);
     expect_same_behavior(RandomProgram::make(seed, 8 + static_cast<int>(seed % 25), options), rewrites, comparison);
-    if (::testing::Test::HasFailure()) return;  // one program with its graphs is enough to read
+    if (::testing::Test::HasFailure()) return;  // report only the first failing program, with its graphs
   }
 }
 

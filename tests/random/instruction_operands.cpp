@@ -1,4 +1,4 @@
-// The operands of random programs' instructions.
+// Chooses operands for the instructions of random programs.
 #include "tests/random/instruction_operands.h"
 
 namespace shadowgraph::testing {
@@ -67,7 +67,7 @@ bool written_floating(ProgramMaker& maker, RandomInstruction& i) {
   return i.in[0] >= 0;
 }
 
-// Its value is written as a whole, so elements may be there several times.
+// The tensor is filled with one value, so it may have overlapping elements.
 bool filled(ProgramMaker& maker, RandomInstruction& i) {
   i.in = {maker.options.overlapping_views && maker.random.chance(20)
               ? maker.any_where([&](const at::Tensor& t) { return maker.may_write(t); })
@@ -121,7 +121,7 @@ bool masked(ProgramMaker& maker, RandomInstruction& i) {
   return mask >= 0;
 }
 
-// A tensor that is read, overwritten as a whole, and what was made of it before read again.
+// Reads a tensor, overwrites all of it, and reads again a result computed from the old contents.
 bool overwritten(ProgramMaker& maker, RandomInstruction& i) {
   i.in = {maker.writable_where([](const at::Tensor& t) { return t.is_contiguous() && t.numel() != 0; })};
   if (i.in[0] < 0) return false;
@@ -133,8 +133,8 @@ bool overwritten(ProgramMaker& maker, RandomInstruction& i) {
   return i.in[1] >= 0;
 }
 
-// Makes two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory. For
-// others it cannot tell, and what comes out is what the kernel makes of it, the same every time.
+// Creates two overlapping views of one tensor, one row apart. Eager refuses dense views; for others it cannot detect
+// the overlap, and the result depends on the kernel but is deterministic.
 bool shifted(ProgramMaker& maker, RandomInstruction& i) {
   i.in = {maker.writable_where([](const at::Tensor& t) {
     return t.dim() > 1 && std::any_of(t.sizes().begin(), t.sizes().end(), [](int64_t size) { return size > 2; });
@@ -150,12 +150,13 @@ at::Tensor stretch(I i, R r, int64_t begin) {
   return a.narrow(i.ints[0], begin, a.size(i.ints[0]) - 1);
 }
 
-// If it is resized, nobody knows what is in the gap.
+// A resize would leave unwritten memory in the gap.
 static bool begins_after_its_storage(const at::Tensor& tensor) {
   return static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize() > tensor.storage().nbytes();
 }
 
-// A register to write a result of this shape and dtype to, or one without elements, which is resized; else a new one.
+// Picks a register for a result of this shape and dtype: a matching one, or an empty one, which is resized; else a new
+// one.
 static bool out_of(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef sizes, at::ScalarType dtype) {
   const int out = maker.writable_where([&](const at::Tensor& t) {
     if (t.scalar_type() != dtype) return false;
@@ -163,7 +164,7 @@ static bool out_of(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef si
     for (const int operand : i.in) {
       if (operand >= 0 && overlap_partly(t, maker.tensor(operand))) return false;
     }
-    // Resized without elements: its storage may be that of an operand, which would then move.
+    // Resizing an empty tensor could move the storage of an operand.
     return t.sizes() == sizes || std::none_of(i.in.begin(), i.in.end(), [&](int operand) {
              return operand >= 0 && t.is_alias_of(maker.tensor(operand));
            });
@@ -211,7 +212,7 @@ bool resized(ProgramMaker& maker, RandomInstruction& i) {
   i.ints = maker.shape();
   i.number = maker.random.number();
   const int64_t needed = (t.storage_offset() + c10::multiply_integers(i.ints)) * static_cast<int64_t>(t.itemsize());
-  // What the storage gains is filled: nobody knows what is there.
+  // Memory added to the storage is filled, because its contents are undefined.
   i.ints.insert(i.ints.begin(), needed > static_cast<int64_t>(t.storage().nbytes()) ? 1 : 0);
   return true;
 }
@@ -287,8 +288,7 @@ bool lists_written(ProgramMaker& maker, RandomInstruction& i) {
   return true;
 }
 
-// A tensor to write and others of its shape and dtype, none of which share a storage: a parameter, its gradient, its
-// state.
+// A tensor to update and others of its shape and dtype, all in different storages: parameter, gradient, state.
 bool optimized(ProgramMaker& maker, RandomInstruction& i) {
   const int a = maker.writable_where(
       [](const at::Tensor& t) { return t.scalar_type() == at::kFloat && t.is_contiguous() && t.numel() != 0; });
@@ -355,7 +355,7 @@ bool cumsum_with_out(ProgramMaker& maker, RandomInstruction& i) {
   return one_floating_dimension(maker, i) && one_with_out(maker, i, maker.tensor(i.in[0]).sizes());
 }
 
-// Two results, written to two registers that share nothing with one another.
+// Two results, written to two registers that do not alias.
 bool maximum_with_outs(ProgramMaker& maker, RandomInstruction& i) {
   if (!one_floating_dimension(maker, i)) return false;
   std::vector<int64_t> sizes = maker.tensor(i.in[0]).sizes().vec();
@@ -365,7 +365,7 @@ bool maximum_with_outs(ProgramMaker& maker, RandomInstruction& i) {
   return i.in[1] < 0 || i.in[2] < 0 || !maker.tensor(i.in[1]).is_alias_of(maker.tensor(i.in[2]));
 }
 
-// set_ with a storage: `source`'s, looked at as as_strided would.
+// set_ with the storage of `source`, using a geometry valid for as_strided.
 bool set_to_storage(ProgramMaker& maker, RandomInstruction& i) {
   if (!as_strided_operands(maker, i)) return false;
   const at::Tensor& source = maker.tensor(i.in[0]);
@@ -377,7 +377,7 @@ bool set_to_storage(ProgramMaker& maker, RandomInstruction& i) {
   return a >= 0;
 }
 
-// Eager keeps the strides of a row of the storage's own length, beyond the end of the storage.
+// Eager accepts strides of a row as long as the storage, which reach beyond its end.
 bool set_to_whole_storage(ProgramMaker& maker, RandomInstruction& i) {
   return set_to_storage(maker, i) && (maker.tensor(i.in[0]).dim() != 1 || maker.tensor(i.in[0]).is_contiguous());
 }

@@ -1,4 +1,4 @@
-// How the instructions of random programs choose their operands, and what the rows of the table say them by.
+// Operand choice for the instructions of random programs, used by the instruction table.
 #pragma once
 
 #include "tests/random/program_maker.h"
@@ -14,7 +14,7 @@ inline at::Tensor& at_(R registers, I instruction, size_t operand) {
 }
 inline int64_t number_of(I instruction, size_t index) { return instruction.ints[index]; }
 
-// Each chooses registers and numbers for an instruction, and returns false where nothing fits.
+// Each function chooses registers and numbers for an instruction, and returns false if nothing fits.
 bool one(ProgramMaker& maker, RandomInstruction& i);
 bool one_floating(ProgramMaker& maker, RandomInstruction& i);
 bool two(ProgramMaker& maker, RandomInstruction& i);
@@ -51,7 +51,7 @@ bool set_to_storage(ProgramMaker& maker, RandomInstruction& i);
 bool set_to_whole_storage(ProgramMaker& maker, RandomInstruction& i);
 bool same_width(ProgramMaker& maker, RandomInstruction& i);
 
-// What instructions run on.
+// Operands of instructions.
 at::Tensor stretch(I i, R r, int64_t begin);
 at::Tensor out_tensor(I i, R r, size_t operand, at::ScalarType dtype);
 at::IntArrayRef sizes_in(I i);

@@ -34,7 +34,7 @@ bool is_on(InstructionGroup group, const RandomProgramOptions& options) {
   return false;
 }
 
-// Calls f(first byte) for every element, in order.
+// Calls f with the first byte of every element, in order.
 template <class F>
 void for_each_element(const at::Tensor& tensor, F&& f) {
   if (tensor.numel() == 0) return;
@@ -71,7 +71,7 @@ bool may_change_geometry(InstructionGroup group) {
   }
 }
 
-constexpr int64_t kLargest = 400;  // elements: outer products would grow without bound
+constexpr int64_t kLargest = 400;  // elements; bounds the growth by outer products
 
 }  // namespace
 
@@ -99,7 +99,7 @@ bool overlap_partly(const at::Tensor& a, const at::Tensor& b) {
   return false;
 }
 
-// splitmix64 (Steele, Lea and Flood 2014): the same on every machine and standard library.
+// splitmix64 (Steele, Lea and Flood 2014), because it is the same on every machine and standard library.
 uint64_t RandomSource::next() {
   state_ += 0x9E3779B97F4A7C15U;
   uint64_t z = state_;
@@ -110,7 +110,7 @@ uint64_t RandomSource::next() {
 
 int ProgramMaker::any() {
   const auto count = static_cast<int64_t>(registers.size());
-  // Recent ones twice as often: views of views, reads of what was just written.
+  // Prefers recent registers, which gives nested views and reads after writes.
   if (random.chance(50)) return static_cast<int>(count - 1 - random.below(std::min<int64_t>(count, 4)));
   return static_cast<int>(random.below(count));
 }
@@ -217,7 +217,7 @@ void ProgramMaker::add_inputs() {
   }
 }
 
-// Fresh inputs, and what the program has been so far.
+// Replays the program so far on new inputs.
 void ProgramMaker::start_again() {
   registers = fresh_inputs(body_);
   input_storages_.clear();
@@ -237,11 +237,12 @@ bool ProgramMaker::try_instruction() {
   try {
     results = instruction.row->run(instruction, registers);
   } catch (const c10::Error&) {
-    keep = false;  // eager refuses it
+    keep = false;  // refused by eager
   }
   for (const at::Tensor& result : results) keep = keep && result.numel() <= kLargest && result.dim() <= 5;
   if (!keep) {
-    if (may_change_geometry(instruction.row->group)) start_again();  // it may have done so before it threw
+    // a failed instruction may already have changed geometry
+    if (may_change_geometry(instruction.row->group)) start_again();
     return false;
   }
   if (!results.empty()) instruction.out = static_cast<int>(registers.size());

@@ -1,5 +1,4 @@
-// Makes random programs: keeps registers with the real tensors they hold meanwhile, a source of random choices, and the
-// table of instructions.
+// Generates random programs: keeps registers with real tensors, a source of random choices, and the instruction table.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +21,7 @@ struct RandomInstruction {
   const InstructionRow* row = nullptr;
   std::vector<int> in;        // registers
   std::vector<int64_t> ints;  //
-  double number = 0;          // multiples of 1/4, so that every dtype holds it or eager refuses
+  double number = 0;          // a multiple of 1/4, so that every dtype holds it exactly or eager refuses it
   at::ScalarType dtype = at::kFloat;
   at::Tensor constant;  // indices
   int out = -1;         // first result register; -1: none
@@ -30,7 +29,7 @@ struct RandomInstruction {
 
 struct RandomProgramBody {
   struct Input {
-    at::Tensor original;   // never given away
+    at::Tensor original;   // internal; programs get copies
     int shares_with = -1;  // an earlier input whose storage this one views
   };
   std::vector<Input> inputs;
@@ -38,7 +37,7 @@ struct RandomProgramBody {
   std::vector<int> outputs;  // registers
 };
 
-// Fresh real tensors, the same every time.
+// Creates new real tensors, with the same contents each time.
 Registers fresh_inputs(const RandomProgramBody& body);
 
 class RandomSource {
@@ -65,19 +64,20 @@ class ProgramMaker {
 
   const at::Tensor& tensor(int index) const { return registers[static_cast<size_t>(index)]; }
   int any();
-  // -1 if a few tries find none.
+  // Returns a matching register, or -1 if a few tries find none.
   int any_where(const std::function<bool(const at::Tensor&)>& wanted);
-  // May be written: no element twice, and not an input where inputs are not to be written.
+  // Returns a register that may be written: no overlapping elements, and no input if inputs are read-only.
   int writable();
   int writable_where(const std::function<bool(const at::Tensor&)>& wanted);
   bool may_write(const at::Tensor& tensor) const;
-  // A register that broadcasts to `shape` and does not overlap what is written in any other way than being it; -1.
+  // Returns a register that broadcasts to `shape` and is identical to the written tensor or disjoint from it; -1 if
+  // none.
   int operand_for(const at::Tensor& written);
-  // A register that broadcasts with `other`.
+  // Returns a register that broadcasts with `other`.
   int broadcastable_with(const at::Tensor& other);
   std::vector<int64_t> shape();
   at::ScalarType dtype();
-  // `count` different indices below `bound`.
+  // Returns `count` distinct indices below `bound`.
   at::Tensor indices(int64_t bound, int64_t count);
 
  private:
@@ -89,7 +89,7 @@ class ProgramMaker {
   void choose_outputs();
   RandomProgramBody body_;
   std::vector<const c10::StorageImpl*> input_storages_;
-  std::vector<const InstructionRow*> rows_;  // repeated by weight
+  std::vector<const InstructionRow*> rows_;  // repeated according to their weight
 };
 
 enum class InstructionGroup : uint8_t {
@@ -110,16 +110,16 @@ struct InstructionRow {
   const char* name;
   InstructionGroup group;
   int weight;
-  // Chooses operands; false if there are none. May look at the tensors, must not change them.
+  // Chooses operands; returns false if there are none. May inspect the tensors, but must not change them.
   bool (*make)(ProgramMaker&, RandomInstruction&);
-  // Gives the results that become registers.
+  // Returns the results, which become registers.
   std::vector<at::Tensor> (*run)(const RandomInstruction&, Registers&);
 };
 const std::vector<InstructionRow>& instruction_rows();
 
-// Whether no element is there twice.
+// Returns whether no two elements overlap.
 bool is_one_to_one(const at::Tensor& tensor);
-// Whether they have memory in common, without being element for element the same.
+// Returns whether they share memory without being elementwise identical.
 bool overlap_partly(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace shadowgraph::testing

@@ -31,7 +31,7 @@ TEST(JsonText, DepthIsBounded) {
   EXPECT_NO_THROW(parse_json(nested(kDeepestJson), "my.json"));
   EXPECT_THAT(refusal([&] { parse_json(nested(kDeepestJson + 1), "my.json"); }), HasSubstr("nested too deeply"));
   EXPECT_THAT(refusal([&] { parse_json(std::string(10'000'000, '{'), "my.json"); }), HasSubstr("nested too deeply"));
-  // Brackets in strings are none, whatever is escaped there.
+  // Brackets inside strings do not count, even next to escapes.
   EXPECT_NO_THROW(parse_json("\"" + std::string(5000, '[') + "\\\"" + std::string(5000, '[') + "\"", "my.json"));
 }
 

@@ -16,21 +16,21 @@ TEST(Printable, WhatCanBePrintedStays) {
 }
 
 TEST(Printable, OneByteIsTakenOfWhatIsNoUtf8) {
-  // A lone continuation, an overlong slash, a surrogate, beyond U+10FFFF, a character cut off.
+  // Lone continuation byte, overlong slash, surrogate, beyond U+10FFFF, truncated sequence.
   for (const std::string_view bad :
        {"\x80", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE5\xB1"}) {
     EXPECT_EQ(utf8_text(bad), std::string(bad.size(), '?'));
     EXPECT_EQ(xml_text(bad), std::string(bad.size(), '?'));
   }
   EXPECT_EQ(terminal_text("a\xFFz"), "a\\xffz");
-  EXPECT_EQ(plain_text("\xC0\x8A\xC0\xA2"), "????");  // an overlong line end, an overlong quote
+  EXPECT_EQ(plain_text("\xC0\x8A\xC0\xA2"), "????");  // overlong newline, overlong quote
 }
 
 TEST(Printable, XmlHasNoMarkupAndNoControls) {
   EXPECT_EQ(xml_text("<a href=\"x\" b='y'>&amp;"), "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;");
   EXPECT_EQ(xml_text(std::string_view("a\0b\x1b\n\x7f", 6)), "a b   ");
   EXPECT_EQ(xml_text("\xC2\x85\xE2\x80\xAE\xEF\xBF\xBF\xE2\x80\xA8"),
-            "    ");  // NEL, an override, no character, a line end
+            "    ");  // NEL, an override, a noncharacter, a line separator
 }
 
 TEST(Printable, PlainTextIsOneLine) {

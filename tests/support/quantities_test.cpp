@@ -1,4 +1,4 @@
-// Quantities as people write them (shadowgraph/units.h), and names of enumerators (shadowgraph/names.h).
+// Parses quantities as users write them (shadowgraph/units.h), and enumerator names (shadowgraph/names.h).
 #include <gtest/gtest.h>
 
 #include "shadowgraph/error.h"

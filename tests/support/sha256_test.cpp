@@ -1,5 +1,5 @@
-// Digests of NIST's examples (FIPS 180-4, https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines), and of
-// every length around a block's end by Python's hashlib.
+// NIST's examples (FIPS 180-4, https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines), and digests from
+// Python's hashlib for every length around a block boundary.
 #include <gtest/gtest.h>
 
 #include "support/hash.h"

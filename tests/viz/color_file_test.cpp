@@ -1,4 +1,4 @@
-// Values of nodes from files, what equal layers say of theirs, and edges that are no plain reads.
+// Node values read from files, values of folded layers, and edges that are not plain reads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,13 +91,13 @@ TEST(ColorFile, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n", "b"), HasSubstr("no column 'b'; choose one of node, a"));
 }
 
-// Equal layers are drawn once, whatever was measured of each: 1, 2, 3 and 6 seconds.
+// Equal layers are drawn once, even if their measured values differ: 1, 2, 3 and 6 seconds.
 TEST(ColorFile, EqualLayersSayLeastMeanAndMost) {
   const TestGraph t = four_layers();
   const NodeColors colors = node_colors_of_text(
       t.graph, R"({"unit": "seconds", "nodes": {"n1": 1, "n3": 1, "n4": 1, "n5": 3, "n7": 2, "n8": 4}})", "measured");
   const ViewModel closed = ViewModel::of(t.graph, {.depth = 0, .colors = &colors});
-  // One box of all that holds the folded layers: 1 + 2 + 3 + 6.
+  // One box contains the folded layers: 1 + 2 + 3 + 6.
   ASSERT_EQ(closed.boxes.size(), 3U);
   EXPECT_THAT(closed.boxes[1].lines, Contains("12.00 s")) << write_dot(closed);
   const ViewModel folded = ViewModel::of(t.graph, {.depth = 1, .colors = &colors});

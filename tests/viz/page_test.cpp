@@ -1,4 +1,4 @@
-// The page: what is in its data, that it asks for nothing from outside, and that no name can leave its place.
+// The HTML page: its data, no external requests, and escaping of all names.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using shadowgraph::testing::TestGraph;
 
-// What the page's own reader does (viz/page/src/container.ts).
+// Decodes the page's data as viz/page/src/container.ts does.
 class PageReader {
  public:
   explicit PageReader(std::string bytes) : bytes_(std::move(bytes)) {
@@ -84,7 +84,7 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Two equal blocks, a head that saves its input, and its backward.
+// Two equal blocks, a head that saves its input, and the head's backward.
 TestGraph network(int blocks = 2) {
   TestGraph t;
   t.graph.metadata.model = "small";
@@ -112,21 +112,21 @@ TEST(Page, HoldsWhatTheProfileKnows) {
   EXPECT_EQ(page.header["profile"]["peak"]["bytes"], costs.peak.bytes);
   int64_t products = 0;
   for (const int64_t flops : page.column("node.matmul")) products += flops;
-  EXPECT_EQ(products, 2 * 2 * 4 * 8 * 8);  // two mm of 4x8 by 8x8, 2 a multiply-add
+  EXPECT_EQ(products, 2 * 2 * 4 * 8 * 8);  // two mm of 4x8 by 8x8, 2 FLOPs per multiply-add
   EXPECT_EQ(products, costs.flops.at("forward").matmul);
   int64_t bytes = 0;
   for (const int64_t size : page.column("storage.bytes")) bytes += size;
   // tokens, weight, two results of each block, the sum and its gradient
   EXPECT_EQ(bytes, 4 * (32 + 64 + 4 * 32 + 1 + 1));
-  // The second block stands for nothing of its own: it is folded into the first.
+  // The second block is folded into the first.
   const auto stands_for = page.column("cluster.stands_for");
   EXPECT_EQ(std::count_if(stands_for.begin(), stands_for.end(), [](int64_t c) { return c > 0; }), 1);
-  // backward's only node differentiates the one before it.
+  // The only backward node differentiates its predecessor.
   const auto forward = page.column("node.forward");
   EXPECT_EQ(std::count(forward.begin(), forward.end(), 1), 1);
 }
 
-// By births and deaths in the page, as its memory view counts (viz/page/src/graph.ts): the timeline at every node.
+// The sum of lifetimes, as in the page's memory view (viz/page/src/graph.ts), equals the timeline at every node.
 TEST(Page, LivesAddUpToTheTimeline) {
   TestGraph t;
   auto x = t.input("x", {100});
@@ -228,7 +228,7 @@ TEST(Page, NamesStayInTheirPlace) {
   EXPECT_EQ(html.find("alert(1)"), html.find("alert(1)&lt;/script"));  // in the title, escaped
   EXPECT_EQ(html.find('\x07'), html.npos);
   const PageReader page = PageReader::of(html, "graph-data");
-  // Whole but for the byte that is no UTF-8.
+  // Complete except for the byte that is not UTF-8.
   EXPECT_EQ(page.header["title"], hostile.substr(0, hostile.size() - 1) + "\xef\xbf\xbd");
 }
 
@@ -260,7 +260,7 @@ TEST(Page, ComparesTwoGraphs) {
   EXPECT_GT(diff.added, 0U);
 }
 
-// A saved profile has figures, and no graph: it stands in the page as JSON, whatever names are in it.
+// A saved profile has costs but no graph: it is embedded as JSON, whatever names it contains.
 TEST(Page, ComparesWithASavedProfile) {
   TestGraph before = network(1);
   before.graph.metadata.model = "</script>before";

@@ -1,4 +1,4 @@
-// Pictures of a plan: layouts as colors, redistributions on edges, with the bytes that they leave.
+// Plan diagrams: layouts as colors, redistributions on edges, with the bytes that are sent.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ const ViewBox& box_with(const ViewModel& view, const std::string& line) {
   throw Error("no box " + line);
 }
 
-// x lies as S(0), and mm wants its transposed view whole. So 64 x 32 floats are gathered in front of the view, which is
-// not drawn. The sum that mm's P(sum) becomes is on the edge to relu.
+// x is S(0), and mm needs its transposed view replicated, so 64 x 32 floats are gathered before the view, which is not
+// drawn. The reduction of mm's P(sum) is on the edge to relu.
 TEST(PlanViews, EdgesSayWhatIsRedistributedAndBoxesHowTheyLie) {
   Graph graph;
   {

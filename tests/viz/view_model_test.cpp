@@ -1,4 +1,4 @@
-// What the pictures show: folding, collapsing, plumbing, phases, limits.
+// The contents of diagrams: folding, collapsing, hidden nodes, phases, limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST(ViewModel, EqualLayersAreDrawnOnce) {
   EXPECT_EQ(model.clusters[1].subtitle, "Layer: 3 operators, 512 FLOPs each");
   EXPECT_THAT(labels(model),
               ElementsAre("tokens|f32[4,8]", "fc|addmm|bias f32[8]|weight f32[8,8]", "relu", "add", "output"));
-  // The input enters the first copy, the last copy leaves, and what goes on to the next copy is marked.
+  // The input enters the first copy and the output leaves the last; edges to the next copy are marked.
   EXPECT_THAT(edges(model),
               ElementsAre("tokens->fc f32[4,8]", "fc->relu f32[4,8]", "relu->add f32[4,8]", "tokens->add f32[4,8]",
                           "add~>fc f32[4,8]", "add~>add f32[4,8]", "add->output f32[4,8]"));
@@ -83,7 +83,7 @@ TEST(ViewModel, SameOperatorsWiredDifferentlyAreNotEqual) {
     auto scope = t.module("block." + std::to_string(i), "Block");
     const auto a = t.call("aten::relu", {x}, {{4}});
     const auto b = t.call("aten::neg", {a}, {{4}});
-    // The last block subtracts the other way round.
+    // The last block subtracts in the opposite order.
     x = i == 2 ? t.call("aten::sub.Tensor", {b, a, Argument::of_int(1)}, {{4}})
                : t.call("aten::sub.Tensor", {a, b, Argument::of_int(1)}, {{4}});
   }
@@ -170,7 +170,7 @@ TEST(ViewModel, DepthIsChosenForReadability) {
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
   EXPECT_THAT(model.notes, Contains("modules below level 2 are collapsed"));
-  // As many as are comfortable still are.
+  // Exactly the comfortable number of boxes is still accepted.
   options.comfortable_boxes = 102;
   EXPECT_EQ(ViewModel::of(encoder.t.graph, options).depth, 2);
   options.comfortable_boxes = 101;
@@ -256,7 +256,7 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
 
 TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
   const Encoder encoder(12, 5);
-  // 0..4 folded, 5, 6..11 folded: nine boxes and two ends below one another.
+  // 0..4 folded, 5, 6..11 folded: nine boxes and two ends in a column.
   const ViewOptions tall{.max_rows = 0};
   EXPECT_EQ(ViewModel::of(encoder.t.graph, tall).boxes.size(), 11U);
   const ViewModel joined = ViewModel::of(encoder.t.graph, {.max_rows = 8});
@@ -276,7 +276,7 @@ TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
   EXPECT_EQ(folded.depth, 0);
   EXPECT_THAT(folded.notes,
               Contains("folded from 67 vertically stacked boxes to 12; --depth 1 opens more, --rows 0 all"));
-  // A wish is a wish.
+  // An explicit depth takes precedence over limits.
   EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .max_rows = 20}).boxes.size(), 67U);
 }
 
@@ -301,7 +301,7 @@ TEST(ViewModel, Differences) {
   for (const ViewBox& box : model.boxes) {
     marks.push_back(box.id + " " + box.lines.front() + " " + std::to_string(static_cast<int>(box.mark)));
   }
-  // exp reads another tensor; so does output, of abs. neg is where it was, in its module.
+  // exp and output (now of abs) read other tensors. neg is shown at its old place, in its module.
   EXPECT_THAT(marks, ElementsAre("n0 x 0", "n1 relu 0", "before_n2 neg 3", "n2 exp 4", "n3 abs 2", "n4 output 4"));
   EXPECT_EQ(model.boxes[2].cluster, model.boxes[1].cluster);
   EXPECT_THAT(edges(model), ElementsAre("x->relu f32[4]", "relu->neg f32[4]", "relu->exp f32[4]", "exp->abs f32[4]",
@@ -309,7 +309,7 @@ TEST(ViewModel, Differences) {
   EXPECT_TRUE(model.edges[1].removed && model.edges[5].removed);
   EXPECT_FALSE(model.edges[2].removed);
   EXPECT_THAT(model.notes, Contains("1 nodes added, 1 removed, 2 changed"));
-  // Closed modules say what is in them.
+  // Closed modules show changes inside them.
   const ViewModel closed = ViewModel::of(after.graph, {.depth = 0, .before = &before.graph});
   EXPECT_THAT(closed.boxes[1].lines, Contains("1 removed, 1 changed"));
   EXPECT_EQ(closed.boxes[1].mark, ViewMark::kChanged);
@@ -349,12 +349,12 @@ TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
   const NodeColors flops = NodeColors::of(costs, ColorBy::kFlops);
   const ViewModel model = ViewModel::of(t.graph, {.colors = &flops});
   EXPECT_EQ(model.legend_title, "matmul FLOPs, logarithmic");
-  // Both products are the most there is: one step, and gray for what has none. 2 * 64^3 = 524,288.
+  // Both products have the maximum: one color step, and gray for nodes without a value. 2 * 64^3 = 524,288.
   EXPECT_THAT(model.legend,
               ElementsAre(LegendEntry{"524.29 KFLOPs", "#fee838", false}, LegendEntry{"none", "#e6e6e6", false}));
   EXPECT_EQ(model.boxes[1].fill, "#fee838");
   EXPECT_EQ(model.boxes[2].fill, "#e6e6e6");
-  // A closed module has the sum.
+  // A closed module has the sum of its nodes.
   const ViewModel closed = ViewModel::of(t.graph, {.depth = 0, .colors = &flops});
   EXPECT_EQ(closed.legend.front().label, "1.05 MFLOPs");
 
@@ -370,7 +370,7 @@ TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
   EXPECT_EQ(modules.legend[1].label, "Block");
   const std::string dot = write_dot(modules);
   EXPECT_NE(dot.find("color: module class"), std::string::npos);
-  EXPECT_THROW(NodeColors::of(costs, ColorBy::kTime), Error);  // nobody said on what device
+  EXPECT_THROW(NodeColors::of(costs, ColorBy::kTime), Error);  // no device was given
   EXPECT_THROW(color_by("beauty"), Error);
   for (const char* name : {"operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"}) {
     EXPECT_EQ(to_string(color_by(name)), name);

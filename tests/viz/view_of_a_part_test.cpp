@@ -48,7 +48,7 @@ TEST(ViewModel, PathBetweenNodes) {
     return ViewOptions{.path = PathEnds{{chain.calls[from].node}, {chain.calls[to].node}}};
   };
   EXPECT_THAT(labels(ViewModel::of(chain.t.graph, path(2, 4))), ElementsAre("neg", "abs", "exp", "relu", "add"));
-  // Both ways from relu to add are on it.
+  // Both paths from relu to add are included.
   EXPECT_THAT(labels(ViewModel::of(chain.t.graph, path(1, 5))),
               ElementsAre("relu", "neg", "abs", "exp", "add", "x", "output"));
   try {

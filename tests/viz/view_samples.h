@@ -1,4 +1,4 @@
-// A model to draw, and what a picture of it says.
+// A model to draw, and helpers that read its diagram.
 #pragma once
 
 #include <string>

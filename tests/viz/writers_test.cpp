@@ -52,7 +52,7 @@ TestGraph small_network() {
   return t;
 }
 
-// Just enough XML: tags nest and close, attributes are quoted, '<' and '&' occur only where they may.
+// A minimal XML check: tags nest and close, attributes are quoted, '<' and '&' occur only where allowed.
 std::string xml_error(const std::string& xml) {
   std::vector<std::string> open;
   size_t elements = 0;
@@ -125,12 +125,12 @@ TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbors) {
   for (const char* id : {"n0", "n1", "n2", "n3"}) model.boxes.push_back({.id = id, .lines = {id}});
   model.edges.push_back({.from = 1, .to = 2});
   const std::string dot = write_dot(model);
-  EXPECT_NE(dot.find("n0 -> n1 [style=invis]"), std::string::npos) << dot;  // the next one that is held
-  EXPECT_NE(dot.find("n2 -> n3 [style=invis]"), std::string::npos) << dot;  // none comes: the one before
+  EXPECT_NE(dot.find("n0 -> n1 [style=invis]"), std::string::npos) << dot;  // to the next node that is laid out
+  EXPECT_NE(dot.find("n2 -> n3 [style=invis]"), std::string::npos) << dot;  // without a next one, from the previous
   EXPECT_EQ(dot.find("n1 -> n2 [style=invis]"), std::string::npos) << dot;
 }
 
-// An edge into the next copy of a layer holds nothing in its place: dot does not rank by it.
+// An edge to the next copy of a layer does not affect ranks in dot.
 TEST(DotWriter, EdgesIntoTheNextCopyHoldNothing) {
   ViewModel model;
   model.clusters.resize(1);
@@ -152,7 +152,7 @@ TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {
   EXPECT_NE(svg.find("<svg"), std::string::npos);
   for (const ViewBox& box : model.boxes)
     EXPECT_NE(svg.find("<title>" + box.id + "</title>"), std::string::npos) << box.id;
-  EXPECT_TRUE(render_svg(write_dot(model)) == svg);  // twice the same; not EXPECT_EQ, which would print both
+  EXPECT_TRUE(render_svg(write_dot(model)) == svg);  // deterministic; not EXPECT_EQ, which would print both
 }
 
 TEST(SvgWriter, AnyNameIsDrawn) {
@@ -192,7 +192,7 @@ TEST(SvgWriter, BadInputIsATypedErrorAndDoesNoHarm) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// What Graphviz says of one draw does not come back with the next.
+// An error message of Graphviz does not appear again in the next drawing.
 TEST(SvgWriter, EachFailureSaysItsOwnWords) {
   const auto words = [](const char* dot) {
     try {

@@ -90,7 +90,7 @@ void expect_same(const Gradients& a, const Gradients& b) {
   EXPECT_TRUE(same_bits(a.loss, b.loss));
   ASSERT_EQ(a.all.size(), b.all.size());
   for (size_t i = 0; i < a.all.size(); ++i) EXPECT_TRUE(same_bits(a.all[i], b.all[i])) << i;
-  EXPECT_TRUE(same_bits(a.next_random, b.next_random)) << "the generator is elsewhere";
+  EXPECT_TRUE(same_bits(a.next_random, b.next_random)) << "the generator states differ";
 }
 
 TEST(Checkpoint, GradientsAreThoseWithoutIt) { expect_same(run(plain), run(checkpointed)); }

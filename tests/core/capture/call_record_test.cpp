@@ -25,7 +25,7 @@ TEST(CallRecord, ArgumentsOfEveryKind) {
   EXPECT_EQ(of(c10::Device(at::kCUDA, 1)).device(), c10::Device(at::kCUDA, 1));
   EXPECT_EQ(graph.ints(of(std::vector<int64_t>{1, 2})).size(), 2U);
   EXPECT_EQ(graph.list(of(std::vector<double>{1, 2})).size(), 2U);
-  EXPECT_EQ(of(at::Tensor()).kind, ArgumentKind::kNone) << "an undefined tensor is none, and nobody is asked";
+  EXPECT_EQ(of(at::Tensor()).kind, ArgumentKind::kNone) << "an undefined tensor is recorded as None, without a lookup";
   EXPECT_EQ(of(at::ones({}).storage()).kind, ArgumentKind::kOpaque);
   EXPECT_EQ(graph.text(of(at::ones({}).storage()).string), "Storage");
 }
@@ -59,7 +59,7 @@ TEST(CallRecord, NumbersInTensorsKeepTheirType) {
   EXPECT_EQ(number_of(graph, at::scalar_tensor(c10::complex<double>(0, 1), at::kComplexDouble)).kind,
             ArgumentKind::kComplex);
   const Argument half = number_of(graph, at::scalar_tensor(0.5, at::kHalf));
-  ASSERT_EQ(half.kind, ArgumentKind::kConstant) << "no argument holds a half";
+  ASSERT_EQ(half.kind, ArgumentKind::kConstant) << "no argument kind can hold a half";
   EXPECT_EQ(graph.constant(half.constant).scalar_type(), at::kHalf);
 }
 

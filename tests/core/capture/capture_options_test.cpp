@@ -159,7 +159,7 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
   step.forward = [&](const Tensors& in) { return Tensors{other.forward(in[0]) * table}; };
   step.optimizer = &optimizer;
   EXPECT_THROW(capture_training_step(step), UnsupportedError);
-  EXPECT_THAT(optimizer.state(), IsEmpty()) << "the warm-up ran under other options than the step";
+  EXPECT_THAT(optimizer.state(), IsEmpty()) << "the warm-up ran with different options from the step";
 }
 
 }  // namespace

@@ -44,14 +44,14 @@ inline void expect_as_eager(const std::function<Tensors()>& make, const std::vec
   const RandomState left = process_state();
   at::manual_seed(seed);
   const Tensors described = deferred_init(make);
-  EXPECT_TRUE(process_state() == left) << what << ": the generator after describing";
+  EXPECT_TRUE(process_state() == left) << what << ": generator state after deferred_init";
   ASSERT_EQ(described.size(), eager.size());
   for (const size_t i : order) {
     materialize_tensor(described[i]);
     EXPECT_FALSE(is_fake(described[i]));
     EXPECT_TRUE(same_bits(described[i], eager[i])) << what << ": tensor " << i << "\n" << described[i] << eager[i];
   }
-  EXPECT_TRUE(process_state() == left) << what << ": materializing moved the generator";
+  EXPECT_TRUE(process_state() == left) << what << ": materializing advanced the generator";
   // Tied and aliasing tensors are the same as in eager.
   for (const size_t i : order) {
     for (const size_t j : order) {
@@ -94,7 +94,7 @@ std::string message_of(F&& f) {
   } catch (const E& error) {
     return error.what();
   } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
+    ADD_FAILURE() << "wrong exception: " << error.what();
     return "";
   }
   ADD_FAILURE() << "nothing was thrown";

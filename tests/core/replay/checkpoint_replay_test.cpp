@@ -1,5 +1,5 @@
-// The pass `checkpoint` changes no bit of what a training step leaves, and replays hold, after every node, the bytes
-// that the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
+// The pass `checkpoint` keeps training steps bitwise equal, and a replay's live bytes after every node equal those
+// predicted from the rewritten graph. Built-in models: by block, in segments, nested, and at random.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kCheckpointSeed = 2025;
 
-// Live bytes while each node's operands and results are there, as shadowgraph/profile/profile.h counts.
+// Counts live bytes, including a node's operands and results, as shadowgraph/profile/profile.h does.
 class CountingInterpreter final : public Interpreter {
  public:
   CountingInterpreter(const Graph& graph, CountingAllocator& allocator) : Interpreter(graph), allocator_(allocator) {}
@@ -45,7 +45,7 @@ struct Left {
   models::BuiltModel model;
   ReplayResult result;
   at::Tensor next_random;
-  std::vector<int64_t> live;  // bytes above those before the model was built
+  std::vector<int64_t> live;  // relative to the bytes before the model was built
 };
 
 int64_t constant_bytes(const Graph& graph) {
@@ -75,7 +75,7 @@ Left replay_step(const std::string& name, const Graph& graph, int64_t batch) {
 }
 
 void expect_same(const Left& expected, const Left& left) {
-  EXPECT_TRUE(same_bits(expected.next_random, left.next_random)) << "the generator is elsewhere";
+  EXPECT_TRUE(same_bits(expected.next_random, left.next_random)) << "the generator states differ";
   ASSERT_EQ(left.result.outputs.size(), expected.result.outputs.size());
   for (size_t i = 0; i < left.result.outputs.size(); ++i) {
     EXPECT_TRUE(same_bits(expected.result.outputs[i], left.result.outputs[i])) << "output " << i;
@@ -130,7 +130,7 @@ class CheckpointedModel : public ::testing::TestWithParam<std::string> {
     peak_ = expect_predicted(graph_, *expected_);
   }
 
-  // The peak of the rewritten graph.
+  // Returns the peak of the rewritten graph.
   int64_t check(const std::function<CheckpointResult(Graph&)>& rewrite, CheckpointResult* done = nullptr) {
     Graph graph = clone(graph_);
     const CheckpointResult result = rewrite(graph);
@@ -138,7 +138,7 @@ class CheckpointedModel : public ::testing::TestWithParam<std::string> {
     verify(graph);
     const Left left = replay_step(GetParam(), graph, batch_);
     expect_same(*expected_, left);
-    // What the pass says of lives is what a replay does already.
+    // The lifetimes recorded by the pass are those of the replay.
     Graph again = clone(graph);
     EXPECT_FALSE(run_pass(again, "free-at-last-use").changed);
     return expect_predicted(graph, left);
@@ -163,7 +163,7 @@ class CheckpointedModel : public ::testing::TestWithParam<std::string> {
   int threads_ = 1;
 };
 
-// Those that consist of numbered blocks.
+// Models that consist of numbered blocks.
 class CheckpointedBlocks : public CheckpointedModel {};
 
 TEST_P(CheckpointedBlocks, TrainAsBefore) {
@@ -183,7 +183,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeAtRandom) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     check([&](Graph& graph) {
-      // Any regions, so some within others.
+      // Random regions, which may be nested.
       std::vector<CheckpointSegment> segments;
       for (const RegionId r : regions_named(graph, "?*")) {
         if (random() % 2 == 0) segments.push_back({graph.text(graph.region(r).name), {r}});
@@ -201,7 +201,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeAtRandom) {
   }
 }
 
-// Segments by nodes, within one another, each with some of its tensors to be kept.
+// Nested segments given by nodes, each with some tensors to keep.
 TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsKeptAtRandom) {
   begin(2);
   std::vector<NodeId> forward;
@@ -221,7 +221,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsKeptAtRandom) {
       const Range range = open.back();
       open.pop_back();
       if (range.end - range.begin < 4) continue;
-      // Some part of it; what is left at both sides, and what is inside, come later.
+      // A part of the range; the rest on both sides, and nested segments, are added later.
       const size_t from = range.begin + below((range.end - range.begin) / 2);
       const size_t to = from + 2 + below(range.end - from - 1);
       CheckpointSegment segment{
@@ -241,7 +241,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsKeptAtRandom) {
   }
 }
 
-// Tensors that wait for backward elsewhere: copied away and back, on the CPU from one place to another.
+// Saved tensors are offloaded and fetched; on the CPU, both are copies within memory.
 TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
   begin(2);
   const CheckpointChain chain = CheckpointChain::of(graph_);
@@ -253,7 +253,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
     for (size_t i = 0; i < chain.parts.size(); ++i) {
       CheckpointSegment segment{
           .name = chain.stages[i].name, .regions = {}, .first = chain.parts[i].first, .last = chain.parts[i].last};
-      // All of it, so that nothing runs again, or some.
+      // Keep everything, so that nothing is recomputed, or some tensors.
       for (NodeId n = segment.first;; n = graph_.node(n).next) {
         graph_.for_each_output(n, [&](ValueId v) {
           if (!graph_.value(v).storage.valid()) return;
@@ -276,7 +276,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
   EXPECT_GT(sent, 0);
 }
 
-// A replay frees the originals once they are copied, which the graph does when the neighbor has run.
+// Replay frees the originals right after the copy; the graph frees them after the neighboring layer.
 TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
   begin(2);
   const std::string modules = GetParam() == "lstm_lm" ? "encoder+rnn+decoder" : "auto";
@@ -290,7 +290,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
   }
 }
 
-// The policy optimal: what it says of its plans is what a replay holds.
+// policy=optimal: the predicted costs of its plans are those of a replay.
 TEST_P(CheckpointedModel, TrainsAsBeforeByTheLeastRecompute) {
   begin(GetParam() == "unet" ? 2 : 4);
   const CheckpointCurve curve = CheckpointCurve::of(graph_);

@@ -1,5 +1,6 @@
-// What random programs found, each as the few lines that matter: a seed means another program once an instruction is
-// added. Every program is replayed as captured and through every way of rewriting writes; all must leave eager's bits.
+// Regressions found by random programs, reduced to minimal programs, because a seed gives another program once an
+// instruction is added. Each is replayed as captured and with every write rewriting; all must be bitwise equal to
+// eager.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 struct Case {
-  std::function<Tensors()> inputs;  // fresh ones, the same every time
+  std::function<Tensors()> inputs;  // creates the same inputs each time
   std::function<Tensors(const Tensors&)> run;
   bool sizes_watched = true;  // captured with guards
 };
@@ -76,7 +77,7 @@ at::Tensor lazy(const at::Tensor& tensor) { return at::_neg_view(tensor); }
 
 // ---- Lazy negatives and conjugates
 
-// libtorch resizes the tensor behind an `out=` past the dispatcher (core/fake/dispatch/call.h).
+// For `out=`, libtorch resizes the tensor without calling the dispatcher (core/fake/dispatch/call.h).
 TEST(FoundByRandomPrograms, AnOutThatIsALazyNegativeIsResized) {
   for (const bool watched : {false, true}) {
     expect_same({.inputs =
@@ -110,7 +111,7 @@ TEST(FoundByRandomPrograms, ALazyConjugateIsSqueezedInPlace) {
   }
 }
 
-// Not past the recorder, which would take the tensor for another input.
+// The resize is recorded; otherwise the recorder would treat the tensor as a new input.
 TEST(FoundByRandomPrograms, TheResizeOfALazyOutIsANodeOfTheGraph) {
   const Graph graph = captured({.inputs =
                                     [] {
@@ -132,7 +133,7 @@ TEST(FoundByRandomPrograms, TheResizeOfALazyOutIsANodeOfTheGraph) {
   EXPECT_EQ(resizes, 1U) << to_text(graph);
 }
 
-// A functional call gives what is stored, not its negative.
+// The functional form returns the stored values, not their negatives.
 TEST(FoundByRandomPrograms, AStorageGrowsThroughALazyNegative) {
   expect_same({.inputs = [] { return Tensors{numbers(2).clone()}; },
                .run =
@@ -158,7 +159,7 @@ TEST(FoundByRandomPrograms, SetKeepsTheLazyNegativeOfItsSelf) {
                    }});
 }
 
-// copy_ converts first, so that imaginary parts become -0.
+// copy_ converts first, so imaginary parts become -0.
 TEST(FoundByRandomPrograms, ALazyNegativeIsCopiedIntoComplexNumbers) {
   expect_same({.inputs =
                    [] {
@@ -183,7 +184,7 @@ TEST(FoundByRandomPrograms, ALazyNegativeIsCopiedIntoAnother) {
                    }});
 }
 
-// In place on one, the result would be stored as its negative.
+// Written in place to a lazy negative, the result would be stored negated.
 TEST(FoundByRandomPrograms, WhatIsComputedFromALazyNegativeIsNotStoredThere) {
   expect_same({.inputs = [] { return Tensors{numbers(4)}; },
                .run =
@@ -197,9 +198,9 @@ TEST(FoundByRandomPrograms, WhatIsComputedFromALazyNegativeIsNotStoredThere) {
                    }});
 }
 
-// ---- Storages that hold no whole number of elements
+// ---- Storages whose size is not a multiple of the element size
 
-at::Tensor odd_floats() {  // five floats, of which a complex number is two
+at::Tensor odd_floats() {  // five floats, viewed as complex numbers of two floats
   return at::empty({5}, at::kFloat).copy_(numbers(5)).slice(0, 2, 4);
 }
 
@@ -212,7 +213,7 @@ TEST(FoundByRandomPrograms, ComplexNumbersAreWrittenIntoAnOddNumberOfFloats) {
                    }});
 }
 
-// The graph knows only how long it is in the end.
+// The graph records only the final size.
 TEST(FoundByRandomPrograms, ComplexNumbersAreWrittenIntoAnOddNumberOfFloatsThatIsResizedLater) {
   expect_same({.inputs = [] { return Tensors{odd_floats()}; },
                .run =
@@ -237,7 +238,7 @@ TEST(FoundByRandomPrograms, AnElementOfComplexNumbersIsWrittenIntoAnOddNumberOfF
 
 // ---- Bits
 
-// sigmoid's vector loop and its loop for single elements differ in the last bit.
+// sigmoid's vectorized and scalar loops differ in the last bit.
 TEST(FoundByRandomPrograms, APointwiseOperatorIntoATensorWithGapsLeavesTheBitsOfThatLoop) {
   expect_same({.inputs =
                    [] {
@@ -253,7 +254,7 @@ TEST(FoundByRandomPrograms, APointwiseOperatorIntoATensorWithGapsLeavesTheBitsOf
 
 // ---- Identity
 
-// What a dead conjugate or view of another dtype forbids is allowed once it is gone: the first run finds it as well.
+// A dead conjugate or dtype view blocks a rewrite until it is removed; the first run must already find that rewrite.
 TEST(FoundByRandomPrograms, CanonicalizingAgainChangesNothing) {
   Graph graph = captured({.inputs = [] { return Tensors{numbers(4)}; },
                           .run =
@@ -268,7 +269,7 @@ TEST(FoundByRandomPrograms, CanonicalizingAgainChangesNothing) {
   EXPECT_FALSE(Pipeline::parse("canonicalize").run(graph, PipelineOptions::checked()).changed()) << to_text(graph);
 }
 
-// Two tensors without elements, one value: eager lets the one be written and the other read.
+// Two empty tensors with one value: eager allows one to be written and the other read.
 TEST(FoundByRandomPrograms, AnEmptyOutMayBeAnOperandAsWell) {
   expect_same({.inputs =
                    [] {
@@ -299,8 +300,8 @@ TEST(FoundByRandomPrograms, AnOutWithGapsMayBeAnOperandAsWell) {
                    }});
 }
 
-// A piece that gives an operand and the result of an in-place operator on it, one tensor, of which a later piece
-// changes the geometry.
+// A piece returns both an operand and the result of an in-place operator on it, which are one tensor; a later piece
+// changes its geometry.
 TEST(FoundByRandomPrograms, OutputsOfAPieceAreTensorsOfTheirOwn) {
   const Case program{.inputs =
                          [] {

@@ -1,5 +1,4 @@
-// Programs without their mutation do what they did: outputs, what they leave in what they were given, what aliases
-// what.
+// Functionalized programs behave as before: outputs, contents of inputs after the run, and aliases.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -34,7 +33,7 @@ Graph functionalized(const Graph& graph) {
   return result;
 }
 
-// By storage, the ordinal of the last node that writes it.
+// For each storage, the ordinal of the last node that writes it.
 IdMap<StorageId, uint32_t> last_writes(const Graph& graph) {
   const Effects effects = Effects::of(graph);
   IdMap<StorageId, uint32_t> last;
@@ -46,7 +45,7 @@ IdMap<StorageId, uint32_t> last_writes(const Graph& graph) {
   return last;
 }
 
-// The first node of which autograd keeps something that is written later; invalid if there is none.
+// Returns the first node with a saved tensor that is written later, or an invalid id.
 NodeId first_written_after_saved(const Graph& graph) {
   const IdMap<StorageId, uint32_t> last = last_writes(graph);
   uint32_t ordinal = 0;
@@ -60,7 +59,8 @@ NodeId first_written_after_saved(const Graph& graph) {
   return {};
 }
 
-// Marks saved tensors as a forward pass under autograd that no backward follows. Every third node saves its first
+// Marks saved tensors as in a forward pass without backward. Every third node saves its first operand or result, if the
+// program does not write it.
 // operand or result, if the program itself leaves that alone.
 void save_some(Graph& graph) {
   const IdMap<StorageId, uint32_t> last = last_writes(graph);
@@ -86,10 +86,10 @@ Graph in_place(Graph graph) {
   return graph;
 }
 
-// In place again where that is safe; not the same graph, but the same behavior.
+// Functionalizes, then makes writes in place again where that is safe: a different graph with the same behavior.
 Graph there_and_back(const Graph& graph) { return in_place(functionalized(graph)); }
 
-// What nobody functionalized may be run in place, too.
+// The reinplacing pass also accepts programs that were not functionalized.
 Graph reinplaced(const Graph& graph) { return in_place(parse(to_text(graph))); }
 
 Graph reinplaced_with_saved(const Graph& graph) {
@@ -98,7 +98,7 @@ Graph reinplaced_with_saved(const Graph& graph) {
   return in_place(std::move(result));
 }
 
-// Found by seed 144544: what lay behind the last whole element of the written dtype was lost.
+// Found by seed 144544: bytes after the last whole element of the written dtype were lost.
 TEST(FunctionalCalls, CopyStoragesOfNoWholeNumberOfElements) {
   Graph graph;
   {
@@ -124,7 +124,7 @@ TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
 }
 INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kFunctionalizedShards));
 
-// ---- The built-in models, where replay of the captured graph is known to be what eager does (models_replay_test.cpp)
+// ---- The built-in models, whose replay is known to equal eager (models_replay_test.cpp)
 
 struct AfterStep {
   std::map<std::string, at::Tensor> tensors;  // outputs, gradients, parameters, buffers
@@ -192,7 +192,7 @@ class FunctionalizedModels : public ::testing::TestWithParam<std::string> {
     EXPECT_GT(in_place, 0);
     EXPECT_LE(functional.node_count(), nodes);
     expect_same(run_step(graph, GetParam()), run_step(functional, GetParam()));
-    // What was trained is written back: every parameter that has a gradient.
+    // Trained values are written back: every parameter with a gradient has changed.
     size_t gradients = 0;
     for (const NodeId n : graph.nodes()) gradients += graph.node(n).target == target_of(Builtin::kGradient);
     EXPECT_GE(result.mutated.size(), gradients);

@@ -1,4 +1,4 @@
-// A forward graph as a module: outputs, gradients and buffers as eager's, bit for bit, for every built-in model.
+// A forward graph as a module: outputs, gradients and buffers are bitwise equal to eager for every built-in model.
 #include "shadowgraph/capture/graph_module.h"
 
 #include <ATen/Parallel.h>

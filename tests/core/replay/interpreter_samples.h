@@ -1,4 +1,4 @@
-// Programs captured for tests of the interpreter, and what a run of them throws.
+// Captured programs for interpreter tests, and a helper that returns error messages.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ Graph captured(const Tensors& inputs, Program&& program, c10::Device device = at
   return session.finish(program(fakes));
 }
 
-// What `run` throws, or "".
+// Returns the message that `run` throws, or "".
 inline std::string error_of(const std::function<void()>& run) {
   try {
     run();

@@ -1,5 +1,5 @@
-// The interpreter's contract, one promise a test. Whether whole programs replay as they run is random_program_test's
-// and models_replay_test's business.
+// The interpreter's contract, one guarantee per test. Whole programs are tested in random_program_test and
+// models_replay_test.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/DefaultDtype.h>
@@ -15,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-// A factory that names no dtype takes the default of the day on which it was captured.
+// A factory without a dtype uses the default dtype at capture time.
 TEST(Interpreter, FactoriesKeepTheDefaultDtypeOfTheCapture) {
   const auto with_default = [](caffe2::TypeMeta dtype, auto&& run) {
     const caffe2::TypeMeta before = c10::get_default_dtype();
@@ -65,7 +65,7 @@ TEST(Bindings, WhatDoesNotFitIsRefusedBeforeAnythingRuns) {
   EXPECT_EQ(error_of(graph, Bindings().bind("x", at::ones({7})), {.check_bindings = false}), "");
 }
 
-// The stride of a dimension of size 1 leads nowhere.
+// The stride of a dimension of size 1 is ignored.
 TEST(Bindings, StridesOfSingleElementsDoNotCount) {
   const Graph graph = captured({at::ones({2, 1, 3})}, [](const Tensors& in) { return Tensors{in[0] * 2}; });
   const at::Tensor x = at::ones({6}).as_strided({2, 1, 3}, {3, 17, 1});
@@ -87,7 +87,7 @@ TEST(Bindings, WritesReachTheBoundTensorUnlessCopiesAreAskedFor) {
   const auto version = x._version();
   EXPECT_TRUE(Interpreter(graph).run(Bindings().bind("x", x)).outputs[0].equal(expected * 2));
   EXPECT_TRUE(x.equal(expected));
-  EXPECT_GT(x._version(), version) << "autograd would not notice";
+  EXPECT_GT(x._version(), version) << "autograd would not detect the write";
 }
 
 TEST(Bindings, TheirGeometryIsTheCallers) {
@@ -125,7 +125,7 @@ TEST(Interpreter, ParametersThatRequireGradAreRunBelowAutograd) {
 }
 
 TEST(Interpreter, OldValuesKeepTheirGeometry) {
-  // %x is used after t_ and after set_ have changed the tensor that it was.
+  // %x is used after t_ and set_ have changed its tensor in place.
   const Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::t_(Tensor(a!) self) -> Tensor(a!)
 operator aten::set_.source_Tensor(Tensor(a!) self, Tensor source) -> Tensor(a!)
@@ -180,7 +180,7 @@ TEST(Interpreter, SetToAStorageOfNoTensorIsRefused) {
   EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23()})), "an object that a graph cannot hold (Storage)");
 }
 
-// `x.data = y` leaves no node. What is bound to x keeps its own data.
+// `x.data = y` records no node. The tensor bound to x keeps its data.
 TEST(Interpreter, DataOfAnInputExchanged) {
   const auto program = [](const Tensors& in) {
     at::Tensor x = in[0];
@@ -193,12 +193,12 @@ TEST(Interpreter, DataOfAnInputExchanged) {
   const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().in_order(bound)).outputs;
   EXPECT_TRUE(outputs[0].equal(at::ones({2})));
   EXPECT_TRUE(bound[0].equal(ones23()));
-  EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "written through x";
+  EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "overwritten through x";
   EXPECT_TRUE(outputs[0].is_alias_of(bound[1]));
 }
 
 TEST(Interpreter, SetToWhatItIsAlreadyGivesTheSameTensor) {
-  // %4 is %0's and %3's tensor, though set_ aliases its source: when it moves on, %2 must stay what it was.
+  // %4 is the tensor of %0 and %3, although set_ aliases its source: when it moves on, %2 must not change.
   const Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::neg_(Tensor(a!) self) -> Tensor(a!)
 operator aten::set_.source_Tensor(Tensor(a!) self, Tensor source) -> Tensor(a!)
@@ -247,7 +247,7 @@ TEST(Interpreter, DrawsWhatEagerDraws) {
   for (size_t i = 0; i < eager.size(); ++i) EXPECT_TRUE(eager[i].equal(replayed[i])) << i;
   EXPECT_TRUE(next.equal(at::rand({1})));
 
-  // The same from a generator of one's own; the default one does not move.
+  // The same with a separate generator; the default generator does not advance.
   at::Generator own = at::detail::createCPUGenerator(7);
   at::manual_seed(99);
   const at::Tensor untouched = at::rand({1});
@@ -265,7 +265,7 @@ TEST(Interpreter, FakeTensorsGiveFakeTensors) {
   });
   const FakeTensorMode mode;
   Interpreter interpreter(graph, {.check_results = true});
-  for (const at::Tensor& x : {at::ones({2, 3}), ones23()}) {  // a fake one, and a real one that is made fake
+  for (const at::Tensor& x : {at::ones({2, 3}), ones23()}) {  // a fake tensor, and a real one that is converted
     const auto outputs = interpreter.run(Bindings().bind("x", x)).outputs;
     EXPECT_TRUE(is_fake(outputs[0]));
     EXPECT_EQ(outputs[0].sizes(), (at::IntArrayRef{1000, 2}));
@@ -304,13 +304,13 @@ sg::output(values=[%1])
 )");
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({2}))),
                   "it covers bytes 0 to 24 of a storage of 8 bytes");
-  // Elsewhere in its storage than the captured one: the alias moves along.
+  // At a different offset in its storage than the captured tensor: the alias moves with it.
   const at::Tensor flat = at::arange(8, at::kFloat);
   const auto outputs = Interpreter(graph).run(Bindings().bind("x", flat.narrow(0, 2, 2))).outputs;
   EXPECT_TRUE(outputs[0].equal(flat.narrow(0, 2, 6)));
 }
 
-// ---- What cannot run
+// ---- Graphs that cannot run
 
 constexpr const char* kUnknownOperator = R"(shadowgraph 1 libtorch 2.13.0
 operator nobodys::op(Tensor self) -> Tensor
@@ -327,7 +327,7 @@ TEST(Interpreter, UnknownOperatorsAreNamed) {
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", ones23())),
                   "not registered in this process; load the library that registers nobodys::op");
 
-  std::string other = of_this_libtorch(kUnknownOperator);  // that of another might mean what is here
+  std::string other = of_this_libtorch(kUnknownOperator);  // another version's operator might have a different meaning
   for (size_t at = other.find("nobodys::op"); at != std::string::npos; at = other.find("nobodys::op")) {
     other.replace(at, 11, "aten::relu");
   }

@@ -1,5 +1,5 @@
-// Captures every built-in model at a small size on fake tensors, and runs it from the graph on the real module's
-// parameters, buffers and batch. It leaves bit for bit what the real program leaves, dropout included: both draw the
+// Captures every built-in model at a small size on fake tensors, and replays the graph on the real module's parameters,
+// buffers and batch. The final state is bitwise equal to that of the real program, including dropout, which draws the
 // same numbers.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ void expect_same_module(const models::BuiltModel& eager, const models::BuiltMode
   }
 }
 
-// Optimizer state that a graph made (first step) or was given (second step), as sg::constant or placeholder.
+// Optimizer state is created by the graph (first step) or bound as sg::constant or placeholder (second step).
 class ModelReplay : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -78,7 +78,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     return loss;
   }
 
-  // What the optimizer keeps for each parameter, in the order in which it looks at it.
+  // Optimizer state of each parameter, in the order in which the optimizer accesses it.
   static std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer, OptimizerKind kind) {
     std::vector<at::Tensor> state;
     for (const auto& group : optimizer.param_groups()) {
@@ -97,7 +97,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     return state;
   }
 
-  // The second step, with the state that the first one left: placeholders without a name of the model's.
+  // The second step, with the first step's state bound to placeholders that have no name in the model.
   static void expect_same_second_step(const std::string& name, OptimizerKind kind) {
     const Graph graph = capture_step(name, kind, /*warmup_steps=*/1);
     const auto eager = build_real(name, true);
@@ -133,7 +133,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
         bound.push_back(state[next++]);
       }
     }
-    EXPECT_EQ(next, state.size()) << "the second step reads all that the first one left";
+    EXPECT_EQ(next, state.size()) << "the second step must read all state of the first";
     Interpreter interpreter(graph, {.check_results = true});
     at::manual_seed(kModelSeed + 2);
     const ReplayResult result = interpreter.run(Bindings().in_order(bound));
@@ -157,7 +157,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     Interpreter interpreter(graph, {.check_results = true});
     at::manual_seed(kModelSeed + 1);
     const ReplayResult result = interpreter.run(bind_all(replayed));
-    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator is elsewhere";
+    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator states differ";
 
     ASSERT_EQ(result.outputs.size(), 1U);
     EXPECT_TRUE(same_bits(loss, result.outputs[0])) << loss << result.outputs[0];
@@ -191,7 +191,7 @@ TEST_P(ModelReplay, InfersAsEager) {
   const ReplayResult result = interpreter.run(bind_all(real));
   ASSERT_EQ(result.outputs.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(expected[i], result.outputs[i])) << i;
-  // Nothing was written, so a second run gives the same.
+  // The inputs were not written, so a second run gives the same results.
   const ReplayResult again = interpreter.run(bind_all(real));
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(expected[i], again.outputs[i])) << i;
 }

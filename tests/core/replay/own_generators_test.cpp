@@ -1,4 +1,4 @@
-// Generators of the program's own: runs draw from them, and leave them, as eager does.
+// User-created generators: replay draws from them and advances them as eager does.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 
-// Draws of every kind, between draws from the default generator.
+// Draws from many distributions, alternating with draws from the default generator.
 Tensors many_draws(const at::Tensor& x, const at::Generator& generator) {
   Tensors made{at::rand({4}, generator), at::rand({3}), at::randn({5}, generator), at::randperm(6, generator)};
   made.push_back(at::empty({4}).uniform_(1, 2, generator));
@@ -46,7 +46,7 @@ TEST(OwnGenerators, RunsDrawFromThemAndMoveThem) {
   for (const Tensors& each : eager) expect_same(interpreter.run(Bindings().bind("x", ones23())).outputs, each, "run");
   EXPECT_TRUE(own.get_state().equal(reference.get_state()));
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(left));
-  // Copies know it, too.
+  // Copies share the generator's state.
   at::Generator(own).set_current_seed(3);
   at::manual_seed(1);
   const Graph copy = clone(graph);
@@ -55,7 +55,7 @@ TEST(OwnGenerators, RunsDrawFromThemAndMoveThem) {
 
 TEST(OwnGenerators, TextKeepsTheState) {
   at::Generator own = seeded(3);
-  at::randn({7}, own);  // half of a pair waits in it
+  at::randn({7}, own);  // leaves a cached normal sample
   const at::Tensor state = own.get_state();
   const Graph graph = captured({ones23()}, [&](const Tensors& in) { return many_draws(in[0], own); });
   const std::string text = to_text(graph);

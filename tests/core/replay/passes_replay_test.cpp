@@ -1,5 +1,5 @@
-// The classic passes change no bit of what a program leaves. They run on random programs and on training steps of the
-// built-in models, each pass alone and all in a row.
+// The classic passes keep programs bitwise equal. They run on random programs and on training steps of built-in models,
+// each pass alone and all in sequence.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -31,7 +31,7 @@ const char* const kPipelines[] = {
     "collapse{level=composite;bodies=keep}",
 };
 
-// These are for models alone: random programs have no modules, and nothing in them is decomposed.
+// Only for models: random programs have no modules, and nothing in them is decomposed.
 const char* const kModelPipelines[] = {
     "collapse{bodies=keep}",
     "collapse{depth=2;bodies=keep}",
@@ -43,7 +43,7 @@ const char* const kModelPipelines[] = {
 Graph optimized(const Graph& graph, const std::string& pipeline) {
   Graph result = clone(graph);
   Pipeline::parse(pipeline).run(result, PipelineOptions::checked());
-  // Each pass alone has nothing left to do after itself.
+  // A single pass is idempotent.
   if (pipeline.find(',') >= pipeline.find('{')) {
     const PipelineReport again = Pipeline::parse(pipeline).run(result, PipelineOptions::checked());
     if (again.changed()) throw Error("a second run changes something:\n" + to_text(again));

@@ -1,5 +1,5 @@
-// Graphs cut into parts, and rewritten by patterns, do what the program does: random programs, and training steps of
-// the built-in models.
+// Graphs split into parts, or rewritten by patterns, behave like the program: random programs, and training steps of
+// built-in models.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -18,12 +18,12 @@ namespace {
 
 constexpr int kPieceShards = 8;
 
-// Some nodes or others, the same ones every time.
+// Selects about two thirds of the nodes, deterministically.
 std::function<bool(NodeId)> any_two_of_three(uint64_t seed) {
   return [seed](NodeId n) { return ((n.index + 1) * 2654435761U + seed * 40503U) % 97 % 3 != 0; };
 }
 
-// The parent, whose calls carry their parts: running it runs the parts in order.
+// Returns the parent graph, whose calls contain the parts and run them in order.
 Graph in_parts(const Graph& graph, uint64_t seed, size_t& parts) {
   PartitionedGraph cut = split(graph, propose_partition(graph, any_two_of_three(seed)));
   parts += cut.parts.size();
@@ -53,7 +53,7 @@ TEST_P(PiecesOfPrograms, JoinedAgainAreTheWhole) {
   expect_same_behavior_of_shard(GetParam(), kPieceShards, random_program_count(2000), 610000, {rewrite});
 }
 
-// Other operators for the same bits.
+// Replaces operators by others with bitwise equal results.
 constexpr const char* kRules = R"(rule relu
 %y = aten::relu(self=%x)
 return %y
@@ -89,7 +89,8 @@ TEST_P(PiecesOfPrograms, RewrittenByPatternsComputeTheSame) {
     return result;
   };
   expect_same_behavior_of_shard(GetParam(), kPieceShards, random_program_count(2000), 620000, {rewritten});
-  if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(replaced, 0);  // not of a single program
+  // holds for many programs, not for a single one
+  if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(replaced, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, PiecesOfPrograms, ::testing::Range(0, kPieceShards));

@@ -1,5 +1,4 @@
-// Random programs, captured on fake tensors and run again from the graph, do what they do in eager. Compared are
-// outputs, what they leave in their inputs, and what aliases what.
+// Replays captured random programs and compares with eager: outputs, contents of inputs after the run, and aliases.
 #include <gtest/gtest.h>
 
 #include "tests/random/program.h"

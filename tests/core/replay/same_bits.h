@@ -1,5 +1,4 @@
-// Whether two tensors are the same to the last bit: shape, dtype and contents; and the strides, where they are asked
-// for.
+// Bitwise comparison of tensors: shape, dtype, contents, and optionally strides.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Parts of a graph that are run: slices, and functions by their body, kernel or shape rule.
+// Partial replay: slices of a graph, and function calls that run by body, kernel or shape rule.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 TEST(Slice, WritersOfWhatItReadsBelongToIt) {
   const Graph graph = captured({ones23(), ones23().clone()}, [](const Tensors& in) {
     const at::Tensor base = at::zeros({2, 3});
-    base.select(0, 0).add_(in[0].select(0, 0));  // needed: it writes what clone reads
+    base.select(0, 0).add_(in[0].select(0, 0));  // needed: writes the operand of clone
     const at::Tensor kept = base.clone();
     base.mul_(2);                          // not needed
     const at::Tensor other = in[1].neg();  // not needed

@@ -1,5 +1,5 @@
-// Uses each feature that README.md and docs/ show, once, from the installed package. What it computes is checked in
-// passing, what it claims in the tests of its room.
+// Uses each feature of README.md and docs/ once, from the installed package. Results are checked briefly here and in
+// detail in each component's tests.
 #include <nlohmann/json.hpp>
 #include <shadowgraph/capture/graph_module.h>
 #include <shadowgraph/draw/draw.h>

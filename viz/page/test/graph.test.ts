@@ -7,7 +7,7 @@ import { aliveAt, blocksOf, phaseRuns, running, timelineOf } from '../src/memory
 import { find } from '../src/search';
 import { graphOf, small, type TestNode } from './pack';
 
-// x -> outer.inner: `calls` modules of one relu each, beside two operators of outer's own if it is no wrapper.
+// x -> outer.inner: `calls` modules with one relu each; unless outer is a wrapper, it also has two operators.
 function wrapped(calls: number, own: boolean): ReturnType<typeof graphOf> {
   const nodes: TestNode[] = [{ op: 'sg::input', name: 'x', makes: [0] }];
   for (let i = 0; i < calls; ++i) nodes.push({ op: 'aten::relu', inputs: [i], makes: [0], cluster: 3 + i });
@@ -43,7 +43,7 @@ test('values, producers and users', () => {
   assert.equal(graph.keeper(4), 'output');
 });
 
-// The sums by hand: 400 + 800 existed; s2 1600 at n2..n5, s3 1600 at n5..n8, s4 40 from n8, s5 80 at n9.
+// By hand: 400 + 800 exist before; s2 has 1600 at n2..n5, s3 1600 at n5..n8, s4 40 from n8, s5 80 at n9.
 test('bytes alive at every step, and the peak', () => {
   const timeline = timelineOf(small(), 'cpu');
   assert.deepEqual([...timeline.total], [1200, 1200, 2800, 2800, 2800, 4400, 2800, 2800, 2840, 1320, 1240]);
@@ -66,7 +66,7 @@ test('blocks that live together do not overlap', () => {
 
 test('closed modules are boxes, equal ones are one', () => {
   const boxes = boxesOf(small(), options());
-  // a holds nothing but the run of layers, so they share a box; backward holds one operator and is still a phase.
+  // a contains only the folded layers, so they share a box; backward contains one operator but remains a phase.
   assert.deepEqual(named(boxes), ['forward', 'backward', 'x', 'a.{0..1} \u00d72', 'add', 'output']);
   assert.deepEqual(between(boxes), ['a.{0..1} \u00d72 data add', 'add data backward', 'add data output', 'x data a.{0..1} \u00d72', 'x data add']);
 });
@@ -147,7 +147,7 @@ test('finding by operator, name, shape and number', () => {
   assert.equal(find(graph, 'mm', 1).count, 3);
 });
 
-// m holds linear = (mm, add) and a relu of its own; backward differentiates mm and add.
+// m contains linear = (mm, add) and a relu; backward differentiates mm and add.
 const calls = (): ReturnType<typeof graphOf> => graphOf(
   [
     { op: 'sg::input', name: 'x', makes: [0] },
@@ -170,7 +170,7 @@ test('calls of composite operators are boxes when asked for, in backward too', (
   const boxes = boxesOf(graph, options({ open: new Set(['c0', 'c1', 'c2', 'c3']) }));
   assert.deepEqual(named(boxes), ['forward', 'backward', 'x', 'm', 'm', 'aten::linear', 'relu', 'aten::linear']);
   assert.deepEqual(between(boxes), ['aten::linear data relu', 'relu data aten::linear', 'x data aten::linear']);
-  // Numbers of modules stay; the calls come after them, with sums of their own.
+  // Module numbers are unchanged; composite calls are numbered after them, with separate sums.
   assert.equal(graph.clusterCount, plain.clusterCount + 2);
   assert.equal(graph.totalsOf(plain.clusterCount).flops, 7);
   assert.deepEqual(graph.totalsOf(1), plain.totalsOf(1));
@@ -180,7 +180,7 @@ test('calls of composite operators are boxes when asked for, in backward too', (
 });
 
 test('what enters an open box goes around those inside', () => {
-  // x feeds the first and the last of a chain in m.
+  // x is used by the first and the last operator of a chain in m.
   const graph = graphOf(
     [
       { op: 'sg::input', name: 'x', makes: [0] },

@@ -1,4 +1,4 @@
-// Small graphs for the tests, written as viz/page_data.cpp writes them.
+// Small graphs for the tests, in the format of viz/page_data.cpp.
 import { Container, type Header } from '../src/container';
 import { Graph } from '../src/graph';
 
@@ -47,7 +47,7 @@ export interface TestStorage { bytes: number; kind: number; freed?: number; exis
 
 const KINDS = ['parameter', 'buffer', 'input', 'constant', 'activation', 'gradient', 'optimizer_state', 'temporary'];
 
-// Nodes in order; all tensors are f32[bytes / 4] on cpu.
+// Nodes in order; all tensors are f32[bytes / 4] on the CPU.
 export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: TestStorage[], regions: TestRegion[] = []): Graph {
   const texts = [''];
   const text = (t: string): number => {
@@ -148,7 +148,7 @@ export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: Te
   return new Graph(new Container(pack(header as unknown as Partial<Header>, c)));
 }
 
-// x -> a.0: mm, view, relu_ -> a.1, the same again -> add with x -> output; backward of the first mm.
+// x -> a.0: mm, view, relu_ -> a.1, the same again -> add with x -> output; then backward of the first mm.
 export function small(): Graph {
   const layer = (cluster: number, x: number, w: number, mm: number, first: number | undefined): TestNode[] => [
     { op: 'aten::mm', inputs: [x, w], makes: [mm], cluster, flops: 100, saved: [x], ...(first === undefined ? {} : { standIn: first }) },

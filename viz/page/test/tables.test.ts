@@ -6,7 +6,7 @@ const HEIGHT = 27;
 
 test('rows in sight of a short list', () => {
   assert.deepEqual(inSight(10, 0, 800), { first: 0, last: 10, above: 0, below: 0 });
-  // 270 px from the top, 10 rows are above; 8 more are kept on either side of the 20 in sight.
+  // At 270 px, 10 rows are above the visible part; 8 more rows are rendered on both sides of the 20 visible ones.
   assert.deepEqual(inSight(1000, 270, 540), { first: 2, last: 38, above: 2 * HEIGHT, below: (1000 - 38) * HEIGHT });
 });
 

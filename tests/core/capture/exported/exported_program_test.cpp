@@ -109,7 +109,7 @@ TEST(ExportedProgram, KeepsTiedWeightsTied) {
   archive.weights["config"]["rows"]["is_param"] = false;
   const std::string text = text_of(archive);
   EXPECT_THAT(text, HasSubstr("s0 = 48 cpu parameter"));
-  EXPECT_THAT(text, Not(HasSubstr("head.weight"))) << "the first name counts";
+  EXPECT_THAT(text, Not(HasSubstr("head.weight"))) << "the first name is used";
   EXPECT_THAT(text, HasSubstr("sg::alias(source=%0) : f32[2,3] @s0"));
 }
 

@@ -88,7 +88,7 @@ TEST(Robustness, ARuleSeesThePretendedDevice) {
   const FakeTensorMode mode;
   const at::Tensor of_cuda = op.call(at::empty({2}, at::kCUDA));
   EXPECT_EQ(of_cuda.sizes(), at::IntArrayRef({7}));
-  EXPECT_TRUE(of_cuda.is_cpu()) << "a result is where the rule makes it";
+  EXPECT_TRUE(of_cuda.is_cpu()) << "a result is on the device on which the rule creates it";
   EXPECT_EQ(op.call(at::empty({2})).sizes(), at::IntArrayRef({3}));
 }
 

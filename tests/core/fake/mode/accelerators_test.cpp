@@ -1,4 +1,4 @@
-// Pretended devices other than CUDA: models train on them as they do on a fake CPU and a fake CUDA device.
+// Simulated devices other than CUDA: models train on them as on a fake CPU and on fake CUDA.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using ::testing::ThrowsMessage;
 
 bool has_index(c10::DeviceType type) { return type != at::kCPU && type != at::kMeta; }
 
-// What a run leaves: sizes, strides and dtype of its result and of every gradient.
+// Sizes, strides and dtype of a run's result and of every gradient.
 struct Run {
   std::vector<std::string> tensors;
 
@@ -27,7 +27,7 @@ struct Run {
   }
 };
 
-// Forward, loss, backward and a step of the optimizer.
+// Runs forward, loss, backward and an optimizer step.
 template <class Module>
 Run train(c10::DeviceType type, const Module& make, const std::function<at::Tensor(decltype(make()))>& forward) {
   const FakeTensorMode mode({.device = type});
@@ -95,9 +95,9 @@ class FakeAccelerators : public ::testing::TestWithParam<c10::DeviceType> {};
 
 TEST_P(FakeAccelerators, ACnnTrains) { EXPECT_EQ(train_cnn(GetParam()).tensors, train_cnn(at::kCPU).tensors); }
 
-// What CPU, cuDNN, oneDNN and MPS agree on: channels-last in, channels-last out.
+// CPU, cuDNN, oneDNN and MPS agree: channels-last operands give channels-last results.
 TEST_P(FakeAccelerators, ConvolutionsFollowTheirOperands) {
-  if (GetParam() == at::kMeta) return;  // no device, no kernel: contiguous
+  if (GetParam() == at::kMeta) return;  // meta has no backend kernel: contiguous
   const auto convolve = [](c10::DeviceType type) {
     const FakeTensorMode mode({.device = type});
     const at::Tensor x = at::rand({2, 8, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
@@ -143,7 +143,7 @@ TEST_P(FakeAccelerators, ProgramsSeedAndAutocast) {
   const c10::DeviceType type = GetParam();
   const FakeTensorMode mode({.device = type});
   EXPECT_NO_THROW(torch::manual_seed(7));
-  if (type == at::kMeta) return;  // has no autocast
+  if (type == at::kMeta) return;  // meta has no autocast
   at::autocast::set_autocast_enabled(type, true);
   at::autocast::set_autocast_dtype(type, at::kHalf);
   const at::Tensor x = at::rand({1, 2, 4, 8}).requires_grad_();
@@ -157,7 +157,7 @@ TEST_P(FakeAccelerators, ProgramsSeedAndAutocast) {
   EXPECT_EQ(x.grad().scalar_type(), at::kFloat);
 }
 
-// PrivateUse1: below.
+// PrivateUse1 is tested below.
 INSTANTIATE_TEST_SUITE_P(All, FakeAccelerators, ::testing::Values(at::kCUDA, at::kXPU, at::kMPS, at::kMeta),
                          [](const auto& info) { return c10::DeviceTypeName(info.param); });
 
@@ -218,13 +218,13 @@ TEST(FakeAccelerator, ACaptureOnXpu) {
   EXPECT_NO_THROW(verify(graph));
 }
 
-// native/mkldnn/xpu/Attention.cpp: one operator in inference, with the query's order of dimensions.
+// native/mkldnn/xpu/Attention.cpp: inference uses a single operator, with the query's dimension order.
 TEST(FakeAccelerator, XpuAttendsInOneOperatorInInference) {
   const FakeTensorMode mode({.device = at::kXPU});
   const auto laid_out = [](int64_t head) { return at::rand({2, 6, 3, head}).transpose(1, 2); };
   EXPECT_EQ(at::scaled_dot_product_attention(laid_out(8), laid_out(8), laid_out(8)).strides(),
             at::IntArrayRef({144, 8, 24, 1}));
-  // By definition: a matrix product, which is contiguous.
+  // The math implementation ends with a matrix product, which is contiguous.
   EXPECT_EQ(at::scaled_dot_product_attention(laid_out(600), laid_out(600), laid_out(600)).strides(),
             at::IntArrayRef({10800, 3600, 600, 1}));
   EXPECT_EQ(
@@ -233,19 +233,20 @@ TEST(FakeAccelerator, XpuAttendsInOneOperatorInInference) {
       at::IntArrayRef({144, 48, 8, 1}));
 }
 
-// A backend's name is kept for the life of the process and makes it the only accelerator: a process of its own.
+// Runs in a separate process, because renaming the backend lasts until the process ends and makes it the only
+// accelerator.
 void train_on_private_use() {
   c10::register_privateuse1_backend("npu");
   const bool same = train_cnn(at::kPrivateUse1).tensors == train_cnn(at::kCPU).tensors &&
                     train_block(at::kPrivateUse1).tensors == train_block(at::kCPU).tensors &&
                     train_lstm(at::kPrivateUse1).tensors == train_lstm(at::kCPU).tensors;
   if (!same || ::testing::Test::HasFailure()) std::exit(1);
-  // The other kinds cannot be told apart from it any more.
+  // Other accelerators are indistinguishable from it from now on.
   try {
     train_cnn(at::kCUDA);
     std::exit(2);
   } catch (const Error&) {}
-  // Real programs go on.
+  // Programs on real tensors still work.
   const at::Tensor x = at::rand({2}).set_requires_grad(true);
   x.exp().sum().backward();
   if (!x.grad().equal(x.exp())) std::exit(3);

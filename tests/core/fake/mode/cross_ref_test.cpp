@@ -1,4 +1,4 @@
-// CrossRefMode: real and fake side by side; it must find a rule that is wrong on purpose.
+// CrossRefMode runs real and fake tensors side by side; it must detect a deliberately wrong rule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -127,7 +127,7 @@ TEST(CrossRefMode, AWrongRuleIsFound) {
   EXPECT_THAT(raised.fake, HasSubstr("not today"));
 }
 
-// Bits that make a tensor another without changing its bytes.
+// Lazy bits distinguish tensors with the same bytes.
 TEST(CrossRefMode, LazyBitsAreCompared) {
   register_rule(
       "sg_cross::negated", +[](const at::Tensor& x) { return rules::empty(x.sizes(), x); });
@@ -158,7 +158,7 @@ TEST(CrossRefMode, BothMustRaise) {
   const CrossRefMode check;
   EXPECT_ANY_THROW(at::rand({2, 3}).mm(at::rand({2, 3})));
   EXPECT_TRUE(check.differences().empty());
-  // Only data tells that this is out of range.
+  // The index is out of range, which depends on data only.
   EXPECT_ANY_THROW(at::rand({2}).index_select(0, at::full({1}, 9, at::kLong)));
 }
 

@@ -1,4 +1,4 @@
-// On which device results are, which devices mix, and what is said where they do not.
+// Devices of results, devices that may be mixed, and error messages for those that may not.
 #include <ATen/DeviceGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST_F(FakeDevices, AnIndexedWriteTakesIndicesFromAnywhereAndValuesFromItsOwnDev
                 ThrowsMessage<Error>(HasSubstr("two devices, cuda:0 and cpu!")));
     EXPECT_THROW(cpu_.index_put_({on_gpu}, gpu_[0], accumulate), Error);
   }
-  // masked_fill_, in eager: one mask and one number of the CPU's.
+  // masked_fill_ in eager accepts a mask and a scalar tensor from the CPU.
   const at::Tensor one = at::rand({1});
   const at::Tensor mask = at::ones({2}, at::device(kGpu0).dtype(at::kBool));
   EXPECT_EQ(at::index_put(gpu_, {mask}, one).device(), kGpu0);
@@ -57,7 +57,7 @@ TEST_F(FakeDevices, CpuScalarsGoWithAnything) {
   EXPECT_EQ(at::addcmul(gpu_, scalar_, gpu_).device(), kGpu0);
   EXPECT_EQ((scalar_ * scalar_).device(), at::kCPU);
   EXPECT_EQ(gpu_.add_(scalar_).device(), kGpu0);
-  // But nothing is written to the CPU from a GPU.
+  // Writing GPU values to a CPU tensor is refused.
   EXPECT_THROW(scalar_.add_(gpu_.sum()), Error);
   EXPECT_THROW(at::add_out(scalar_, gpu_.sum(), gpu_.sum()), Error);
   EXPECT_THROW(at::nextafter(gpu_, scalar_), Error);
@@ -154,7 +154,7 @@ TEST(FakeCurrentDevice, OthersCannotBePretended) {
 
 DeviceProfile of_devices(int count) { return {.device_count = count}; }
 
-// Whatever names a device that a mode's machine does not have is refused, and changes nothing.
+// Calls that name a device which the mode does not have are refused and change no state.
 void expect_refused(FakeTensorMode& mode, c10::Device device, const char* words) {
   const auto refused = [&](const char* what, const std::function<void()>& program) {
     SCOPED_TRACE(what);
@@ -205,7 +205,7 @@ TEST(FakeMachine, MayBeLarger) {
   EXPECT_THROW(FakeTensorMode({.profile = of_devices(-1)}), Error);
 }
 
-// torchdistx' fake_mode(fake_cuda=False).
+// Matches torchdistx's fake_mode(fake_cuda=False).
 TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
   at::Tensor elsewhere;
   {
@@ -222,7 +222,7 @@ TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
   EXPECT_THROW(FakeTensorMode({.device = at::kCUDA, .profile = of_devices(0)}), Error);
   EXPECT_EQ(torch::cuda::device_count(), 0U);
   if (at::detail::getCUDAHooks().deviceCount() == 0) EXPECT_FALSE(torch::cuda::is_available());
-  // Everything else is as in any mode.
+  // Other behavior is unaffected.
   auto net = torch::nn::Linear(2, 2);
   net->forward(at::ones({3, 2})).sum().backward();
   EXPECT_TRUE(is_fake(net->weight.grad()));

@@ -1,4 +1,4 @@
-// What a capture takes from the mode that its module was made in: every option, one by one.
+// A capture inherits every option of the mode in which its module was created; tests them one by one.
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// The options around a tensor that was made in a mode of `options`, which has ended for factories but is still there.
+// Returns the options that apply to a tensor created in a mode of `options` which has ended but still exists.
 FakeTensorOptions taken_from(const FakeTensorOptions& options, const FakeTensorOptions& given = {}) {
   const FakeTensorMode mode(options);
   const at::Tensor own = at::empty({2});

@@ -1,4 +1,4 @@
-// Modes and everything that is switched on around them: nesting, threads, exceptions, autocast, inference, hooks,
+// Fake modes combined with other global state: nesting, threads, exceptions, autocast, inference mode, hooks, functorch
 // transforms.
 #include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
@@ -77,7 +77,7 @@ TEST(FakeModes, ExceptionsAtAnyPointRestoreEverything) {
       [] { at::rand({2}, at::kCUDA) + at::rand({2}); },
       [] { at::nonzero(at::rand({2})); },
       [] {
-        const at::Tensor literal = at::tensor({1, 2});  // open when the mode ends
+        const at::Tensor literal = at::tensor({1, 2});  // its contents are still pending when the mode ends
         throw std::runtime_error("midway");
       },
       [] {
@@ -202,15 +202,15 @@ TEST(FakeModes, InferenceAndGradModes) {
   at::Tensor leaf_view = w.detach().view({9});
   EXPECT_FALSE(leaf_view.requires_grad());
   at::Tensor leaf = at::rand({2}).requires_grad_();
-  EXPECT_ANY_THROW(leaf.add_(1));  // as eager: a leaf that requires grad
-  // Versions: a saved tensor that was written since.
+  EXPECT_ANY_THROW(leaf.add_(1));  // eager's error: a leaf that requires grad
+  // A saved tensor that was modified after it was saved.
   at::Tensor a = at::rand({2}).requires_grad_() * 1;
   const at::Tensor b = a.exp();
   at::Tensor(b.detach()).add_(1);
   EXPECT_ANY_THROW(b.sum().backward());
 }
 
-// ---- A user's own things
+// ---- User-defined extensions
 
 struct KeptHooks : torch::autograd::SavedVariableHooks {
   explicit KeptHooks(int& packed, int& unpacked) : packed_(packed), unpacked_(unpacked) {}
@@ -254,7 +254,7 @@ TEST(FakeModes, AUsersDispatchKeyIsUndisturbed) {
     x.t().mm(x).relu();
     return seen_by_users_key.load();
   };
-  // Real kernels call more operators inside, which the key sees too.
+  // Kernels of real tensors call more operators internally, which the key also sees.
   EXPECT_GE(program(), 4);
   const FakeTensorMode mode;
   EXPECT_GE(program(), 4);
@@ -268,7 +268,7 @@ struct Transform {
   const int64_t level;
 };
 
-// functorch works above the fake key: what it calls is fake. Its wrappers are not converted.
+// functorch runs above the fake key, so the operators it calls are fake. Its wrapper tensors are not converted.
 TEST(FakeModes, FunctorchTransformsRunButTheirWrappersAreNoFakes) {
   const auto mapped = [] {
     const at::Tensor x = at::rand({4, 2, 3});
@@ -289,7 +289,7 @@ TEST(FakeModes, FunctorchTransformsRunButTheirWrappersAreNoFakes) {
   const at::Tensor wrapper = at::functorch::makeBatched(at::rand({4, 2}), 0, 1);
   FakeTensorMode mode;
   EXPECT_THAT([&] { mode.from_real(wrapper); }, ThrowsMessage<UnsupportedError>(HasSubstr("functorch")));
-  // Outside its transform: functorch's own words.
+  // Outside its transform, functorch raises its own error.
   EXPECT_THAT(
       [&] {
         at::functorch::makeBatched(at::rand({4, 2}), 0, 1) + 1;

@@ -35,7 +35,7 @@ at::Tensor operand(c10::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::rand(sizes, at::TensorOptions().dtype(dtype)).requires_grad_(true);
 }
 
-// [B, H, S, D] as attention layers make it: a transposed view.
+// Returns a [B, H, S, D] transposed view, as attention layers create it.
 at::Tensor transposed_operand(c10::IntArrayRef s, at::ScalarType dtype = at::kFloat) {
   return leaf(at::rand({s[0], s[2], s[1], s[3]}, at::TensorOptions().dtype(dtype)).transpose(1, 2));
 }
@@ -72,22 +72,22 @@ TEST(AttentionRules, OnCpuAgreesWithEager) {
                      {operand({0, 3, 5, 8}, dtype), operand({0, 3, 7, 8}, dtype), operand({0, 3, 7, 8}, dtype)});
     expect_agreement("no keys",
                      {operand({2, 3, 5, 8}, dtype), operand({2, 3, 0, 8}, dtype), operand({2, 3, 0, 8}, dtype)});
-    // Packed projections: not dense.
+    // Packed projections are not dense.
     const at::Tensor packed = at::rand({2, 5, 3, 3, 8}, at::TensorOptions().dtype(dtype));
     const auto part = [&](int64_t i) { return leaf(packed.select(2, i).transpose(1, 2)); };
     expect_agreement("packed", {part(0), part(1), part(2)});
   }
 }
 
-// OperatorInfo checks a rule's C++ signature against the schema when the operator is first met; here all are met.
+// OperatorInfo checks a rule's C++ signature against the schema on first use; this test uses every operator.
 TEST(AttentionRules, EveryRuleOfTheProcessFitsItsOperator) {
   for (const std::string& full : operators_with_rule()) {
-    if (full == "_c10d_functional::_wrap_tensor_autograd") continue;  // defined in Python, where it is imported
+    if (full == "_c10d_functional::_wrap_tensor_autograd") continue;  // defined in Python when it is imported
     const size_t dot = full.find('.');
     const auto op = c10::Dispatcher::singleton().findSchema(
         {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
     if (!op && (!why_removed(full).empty() || !operator_in_this_libtorch(full).empty())) continue;
-    ASSERT_TRUE(op.has_value()) << full << " is no operator";
+    ASSERT_TRUE(op.has_value()) << full << " is not a registered operator";
     EXPECT_NO_THROW(OperatorInfo::of(*op)) << full;
   }
 }
@@ -142,7 +142,7 @@ TEST(AttentionRules, ErrorsAreEagersOwn) {
   }
 }
 
-// ---- Fake CUDA: the choice of native/transformers/cuda/sdp_utils.cpp
+// ---- Fake CUDA: kernel selection as in native/transformers/cuda/sdp_utils.cpp
 
 constexpr const char* kFlash = "aten::_scaled_dot_product_flash_attention";
 constexpr const char* kEfficient = "aten::_scaled_dot_product_efficient_attention";
@@ -180,11 +180,11 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kDouble), {}, a100), kMath);
   EXPECT_EQ(kernel(same({4, 16, 64}, bf16), {}, a100), kAttentionAddsBatch ? kFlash : kMath);
   EXPECT_EQ(kernel(same({16, 64}, bf16), {}, a100), kMath);
-  // Masks are not for flash; cuDNN takes them, but not their gradient.
+  // Flash attention does not support masks; cuDNN does, but not their gradient.
   EXPECT_EQ(kernel(in, {.mask = at::ones({16, 16}, at::kBool)}, a100), kEfficient);
   EXPECT_EQ(kernel(in, {.mask = at::ones({16, 16}, at::kBool)}, h100), kCudnn);
   EXPECT_EQ(kernel(in, {.mask = operand({16, 16}, bf16)}, h100), kEfficient);
-  // Causal with other lengths.
+  // Causal attention with different query and key lengths.
   const Tensors longer{operand({2, 4, 8, 64}, bf16), operand({2, 4, 16, 64}, bf16), operand({2, 4, 16, 64}, bf16)};
   EXPECT_EQ(kernel(longer, {}, a100), kFlash);
   EXPECT_EQ(kernel(longer, {.causal = true}, a100), kEfficient);
@@ -192,7 +192,7 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, a100), kFlash);
   EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, h100), kCudnnAttentionTakesWideHeads ? kCudnn : kFlash);
   EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, {.cudnn_version = 92100}), kFlash);
-  EXPECT_EQ(kernel(same({2, 4, 16, 160}, bf16), {}, h100), kFlash);  // no backward
+  EXPECT_EQ(kernel(same({2, 4, 16, 160}, bf16), {}, h100), kFlash);  // inference only
   const Tensors deep{operand({2, 4, 16, 192}, bf16), operand({2, 4, 16, 192}, bf16), operand({2, 4, 16, 128}, bf16)};
   EXPECT_EQ(kernel(deep, {}, h100), kCudnn);
   EXPECT_EQ(kernel(deep, {}, a100), kEfficient);
@@ -200,7 +200,7 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(same({2, 4, 16, 60}, bf16), {}, h100), kFlash);
   EXPECT_EQ(kernel(same({2, 4, 16, 6}, at::kFloat), {}, a100), kMath);
   EXPECT_EQ(kernel({in[0], in[1], operand({2, 4, 16, 32}, bf16)}, {}, a100), kEfficient);
-  // Grouped queries.
+  // Grouped-query attention.
   const Tensors grouped{operand({2, 8, 16, 64}, bf16), in[1], in[2]};
   EXPECT_EQ(kernel(grouped, {.gqa = true}, a100), kFlash);
   EXPECT_EQ(kernel(grouped, {.gqa = true}, h100), kCudnn);
@@ -208,21 +208,22 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
             kEfficientAttentionTakesGroups ? kEfficient : kMath);
   const Tensors one{operand({2, 8, 16, 64}, bf16), operand({2, 1, 16, 64}, bf16), operand({2, 1, 16, 64}, bf16)};
   EXPECT_EQ(kernel(one, {}, a100), kAttentionAddsBatch ? kFlash : kMath);
-  // Operands that do not begin where vectors do.
+  // Operands whose data is not aligned for vector loads.
   const auto shifted = [&](int64_t by) {
     return leaf(operand({2 * 4 * 16 * 64 + by}).slice(0, by).view({2, 4, 16, 64}));
   };
   EXPECT_EQ(kernel({shifted(4), shifted(4), shifted(8)}, {}, a100), kEfficient);
   EXPECT_EQ(kernel({shifted(4), shifted(1), shifted(8)}, {}, a100),
             kEfficientAttentionWantsAlignment ? kMath : kEfficient);
-  // Other devices.
+  // Older and newer GPUs.
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kHalf), {}, {.sm_major = 7, .sm_minor = 5}), kEfficient);
   EXPECT_EQ(kernel(in, {}, {.sm_major = 7, .sm_minor = 5}), kMath);
   EXPECT_EQ(kernel(same({2, 4, 16, 200}, bf16), {}, {.sm_major = 8, .sm_minor = 9}), kEfficient);
   EXPECT_EQ(kernel(in, {}, {.cudnn_attention = false}), kFlash);
   EXPECT_EQ(kernel(in, {}, {.flash_attention = false, .cudnn_attention = false}), kEfficient);
   EXPECT_EQ(kernel(in, {}, {.flash_attention = false, .efficient_attention = false, .cudnn_attention = false}), kMath);
-  EXPECT_EQ(kernel(in, {.dropout = 0.1}, h100), kFlash);  // cuDNN's dropout comes in sixteenths
+  // cuDNN supports only multiples of 1/16 as dropout probability
+  EXPECT_EQ(kernel(in, {.dropout = 0.1}, h100), kFlash);
   EXPECT_EQ(kernel(in, {.dropout = 0.125}, h100), kCudnn);
   EXPECT_EQ(kernel(same({0, 4, 16, 64}, bf16), {}, h100), "none");
 }
@@ -240,7 +241,8 @@ TEST(AttentionRules, FlashOnCuda) {
                    transposed_operand({2, 4, 24, 60}, at::kBFloat16)};
   const Outcome run = run_on_fake_cuda(in, attention({}), Backward::kYes, DeviceProfile::a100());
   EXPECT_EQ(run.error, "");
-  // 60 is padded to 64, which makes the operands contiguous, and the output follows the padded query.
+  // Head dimension 60 is padded to 64, which makes the operands contiguous; the output has the layout of the padded
+  // query.
   EXPECT_THAT(run.results_of(kFlash),
               ElementsAre("BFloat16[2, 4, 16, 64][4096, 1024, 64, 1]", "Float[2, 4, 16][64, 16, 1]", "undefined",
                           "undefined", "16", "24", "UInt64[2][1]", "UInt64[][]", "BFloat16[0][1]"));
@@ -248,7 +250,7 @@ TEST(AttentionRules, FlashOnCuda) {
   EXPECT_THAT(run.results_of("aten::_scaled_dot_product_flash_attention_backward"),
               ElementsAre("BFloat16[2, 4, 16, 64][4096, 1024, 64, 1]", "BFloat16[2, 4, 24, 64][6144, 1536, 64, 1]",
                           "BFloat16[2, 4, 24, 64][6144, 1536, 64, 1]"));
-  // Nothing to pad: everything stays [B, S, H, D].
+  // Without padding, everything stays [B, S, H, D].
   const Tensors wide{transposed_operand({2, 4, 16, 64}, at::kBFloat16),
                      transposed_operand({2, 4, 24, 64}, at::kBFloat16),
                      transposed_operand({2, 4, 24, 64}, at::kBFloat16)};
@@ -273,7 +275,7 @@ TEST(AttentionRules, EfficientOnCuda) {
               ElementsAre("Float[2, 4, 40, 16][2560, 16, 64, 1]", "Float[2, 4, 23, 16][1472, 16, 64, 1]",
                           "Float[2, 4, 23, 32][2944, 32, 128, 1]", "Float[2, 4, 40, 23][5120, 1280, 32, 1]"));
   EXPECT_THAT(run.gradients.back(), "Float[40, 23][23, 1]");
-  // Nothing to differentiate: no logsumexp.
+  // Without gradients, logsumexp is not computed.
   const Outcome inference =
       run_on_fake_cuda({cut[0].detach(), cut[1].detach(), cut[2].detach()}, attention({}), Backward::kNo);
   EXPECT_THAT(inference.results_of(kEfficient).at(1), "Float[2, 4, 0][4, 1, 1]");

@@ -39,14 +39,14 @@ at::Tensor in_layout(c10::IntArrayRef sizes, at::ScalarType dtype, Layout layout
   return {};
 }
 
-// Every choice that picks a backend, at random.
+// Random parameters for everything that affects backend selection.
 struct RandomConvolution {
   int64_t groups;
   bool transposed;
   std::vector<int64_t> input_sizes, weight_sizes, stride, padding, dilation, output_padding;
   Layout input_layout, weight_layout;
   bool biased;
-  std::array<bool, 3> differentiated;  // input, weight, bias
+  std::array<bool, 3> differentiated;  // requires_grad of input, weight and bias
 
   explicit RandomConvolution(std::mt19937& random) {
     const auto pick = [&](int64_t low, int64_t high) {
@@ -66,7 +66,7 @@ struct RandomConvolution {
       stride.push_back(pick(1, 2));
       padding.push_back(pick(0, 2));
       dilation.push_back(pick(0, 3) == 0 ? 2 : 1);
-      // As large as the stride is more than oneDNN takes.
+      // oneDNN refuses an output padding as large as the stride.
       const bool padded = transposed && std::max(stride.back(), dilation.back()) == 2;
       output_padding.push_back(padded ? pick(0, 1) : 0);
     }
@@ -101,7 +101,7 @@ std::ostream& operator<<(std::ostream& out, const RandomConvolution& c) {
              << at::IntArrayRef(c.output_padding) << " groups " << c.groups;
 }
 
-// `run` gives what eager does, and what the fakes do. The words for impossible sizes vary by backend.
+// Returns the results of `run` in eager and on fakes. Error messages for impossible sizes differ between backends.
 template <class Run>
 void expect_random_convolutions_agree(int rounds, const Run& run) {
   constexpr unsigned kSeed = 20240611;
@@ -145,10 +145,10 @@ TEST(ConvolutionRules, AProcessorWithoutLowPrecisionHasTheKernelsWithoutOnednn) 
   });
 }
 
-// Eager has float's kernels on every processor: oneDNN's, unless there is one image.
+// float kernels are the same on every processor: oneDNN's, unless the batch size is one.
 TEST(ConvolutionRules, AProcessorWithLowPrecisionHasOnednnsKernels) {
   const int threads = at::get_num_threads();
-  at::set_num_threads(2);  // with one, kernels of one element are not oneDNN's in float
+  at::set_num_threads(2);  // with one thread, 1x1 float kernels do not use oneDNN
   expect_random_convolutions_agree(300, [](RandomConvolution convolution, std::mt19937& random) {
     if (convolution.input_sizes[0] == 1) convolution.input_sizes[0] = 2;
     const at::ScalarType dtype = kByProcessor[random() % 2];
@@ -166,8 +166,8 @@ TEST(ConvolutionRules, AKernelAsLargeAsTheInputFits) {
   EXPECT_EQ(difference({at::rand({2, 3, 5, 4}), at::rand({4, 3, 5, 4}).requires_grad_(true)}, program), "");
 }
 
-// Doubles go through im2col one group at a time. A group's result of [2, 1, 1, 1] looks contiguous, whatever the format
-// it was made in, and so all of them together do.
+// Doubles use im2col, one group at a time. A group's result of [2, 1, 1, 1] looks contiguous, whatever its memory
+// format, and so does the concatenation.
 TEST(ConvolutionRules, GroupsAreJoinedAsEachOfThemLooks) {
   const Program program = [](const Tensors& in) {
     return Tensors{at::conv2d(in[0], in[1], {}, 1, at::IntArrayRef{0}, 1, 2)};
@@ -195,7 +195,7 @@ TEST(ConvolutionRules, UnbatchedAndPaddedByNameAgreeWithEager) {
             "");
 }
 
-// In a dtype that the processor does not compute in it throws.
+// Dtypes that the processor does not support throw.
 TEST(ConvolutionRules, MkldnnConvolutionAgreesWithEager) {
   const Program program = [](const Tensors& in) {
     return Tensors{at::mkldnn_convolution(in[0], in[1], in[2], {1, 1}, {2, 1}, {1, 1}, 2)};
@@ -233,7 +233,7 @@ TEST(ConvolutionRules, ErrorsAreEagersOwn) {
   check({x.slice(2, 0, 0), at::rand({4, 4, 3, 3}), {}}, false, 2, 1);
 }
 
-// ---- Fake CUDA: cuDNN follows cudnn_conv_suggest_memory_format (native/ConvUtils.h).
+// ---- Fake CUDA: cuDNN uses cudnn_conv_suggest_memory_format (native/ConvUtils.h).
 
 Outcome convolution_on_cuda(const at::Tensor& input, const at::Tensor& weight, int64_t groups = 1,
                             bool transposed = false, DeviceProfile profile = {}) {
@@ -262,15 +262,15 @@ TEST(ConvolutionRules, CudnnKeepsTheMemoryFormatOfEitherOperand) {
   EXPECT_THAT(convolution_on_cuda(x, w).results, ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));
   EXPECT_THAT(convolution_on_cuda(x.contiguous(last), at::rand({4, 8, 3, 3}), 1, true).results,
               ElementsAre("Float[2, 8, 5, 6][240, 1, 48, 8] grad"));
-  // Double is never channels-last in cuDNN.
+  // cuDNN never uses channels-last for double.
   EXPECT_THAT(convolution_on_cuda(x.to(at::kDouble).contiguous(last), w.to(at::kDouble)).results,
               ElementsAre("Double[2, 8, 5, 6][240, 30, 6, 1] grad"));
-  // Without cuDNN the im2col kernels take over.
+  // Without cuDNN, im2col kernels are used.
   EXPECT_THAT(convolution_on_cuda(x.contiguous(last), w, 1, false, {.cudnn = false}).results,
               ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));
 }
 
-// cuDNN has bfloat16 from compute capability 8.0 on; before, the im2col kernels take over, which are contiguous.
+// cuDNN supports bfloat16 from compute capability 8.0 on; older GPUs use im2col kernels, whose results are contiguous.
 TEST(ConvolutionRules, CudnnHasBfloat16FromAmpereOn) {
   using ::testing::ElementsAre;
   const at::Tensor x = at::rand({2, 4, 5, 6}).to(at::kBFloat16).contiguous(at::MemoryFormat::ChannelsLast);

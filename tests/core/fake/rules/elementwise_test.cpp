@@ -1,4 +1,4 @@
-// Pointwise operators on fakes against eager: every layout, dtypes that promote, in-place forms, gradients.
+// Pointwise operators on fakes compared with eager: layouts, type promotion, in-place forms, gradients.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -41,7 +41,8 @@ TEST(RulesElementwise, UnaryOperatorsInEveryLayoutAndDtype) {
       }
     }
     for (const auto& x : {layouts(at::kLong)[1], layouts(at::kBool)[0], layouts(at::kInt)[4]}) {
-      const bool tested = name != "hardswish" && name != "log_sigmoid";  // eager has no kernel: "not implemented for"
+      // eager has no kernel for these: "not implemented for"
+      const bool tested = name != "hardswish" && name != "log_sigmoid";
       if (tested && !(x.scalar_type() == at::kBool && (name == "abs" || name == "hardtanh" || name == "clamp"))) {
         expect_like_eager(apply(function), {x}, {.note = name + " of integers"});
       }
@@ -68,7 +69,7 @@ TEST(RulesElementwise, InPlaceReturnsSelfAndCountsAsAWrite) {
       return Tensors{in[0]};
     };
     for (const auto& x : layouts(at::kFloat)) expect_like_eager(program, {x}, {.note = name});
-    // An integer cannot take a float result.
+    // A float result cannot be written to an integer tensor.
     if (name != "hardswish_")
       expect_like_eager(program, {at::ones({3}, at::kLong)}, {.same_error = true, .note = name});
   }
@@ -167,14 +168,14 @@ TEST(RulesElementwise, ActivationsWithParameters) {
   }
 }
 
-// CUDA keeps no buffer for the backward of log_sigmoid.
+// CUDA saves no buffer for the backward of log_sigmoid.
 TEST(RulesElementwise, LogSigmoidBufferIsEmptyOnCuda) {
   FakeTensorMode mode({.device = at::kCUDA});
   EXPECT_EQ(std::get<1>(at::log_sigmoid_forward(at::empty({2, 3}))).sizes(), at::IntArrayRef{0});
   EXPECT_EQ(std::get<1>(at::log_sigmoid_forward(at::empty({2, 3}, at::kCPU))).sizes(), (at::IntArrayRef{2, 3}));
 }
 
-// Compared with libtorch's CUDA build: its graphs have one operator here, whatever this build would make of it.
+// Graphs have one operator here, as in CUDA builds of libtorch, even though this build would decompose it.
 TEST(RulesElementwise, SiluAndMishBackwardAreOneOperatorOnCpuAndCuda) {
   const Program programs[] = {[](const Tensors& in) { return Tensors{at::silu(in[0])}; },
                               [](const Tensors& in) { return Tensors{at::mish(in[0])}; }};

@@ -26,7 +26,7 @@ TEST(RulesGrouping, HistogramsByCountAndByEdges) {
         return all;
       },
       {x});
-  // A weight that does not fit, no bins, too few bins for the dimensions.
+  // A weight of the wrong shape, no bins, and too few bins for the dimensions.
   expect_like_eager([](const Tensors& t) { return Tensors{std::get<0>(at::histogram(t[0], 5, {}, t[1]))}; },
                     {x, at::rand({4})});
   expect_like_eager([](const Tensors& t) { return Tensors{std::get<0>(at::histogram(t[0], int64_t{0}))}; }, {x});

@@ -1,4 +1,4 @@
-// Indexing and embedding on fakes against eager, and that results which depend on data are refused.
+// Indexing and embedding on fakes compared with eager; results with data-dependent sizes are refused.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -66,7 +66,7 @@ TEST(RulesIndexing, Embedding) {
 }
 
 TEST(RulesIndexing, EmbeddingBagKeepsBooksOnTheCpu) {
-  // The CUDA kernel's bookkeeping differs; see the next test.
+  // CUDA's kernel returns other auxiliary tensors; see the next test.
   const Comparison how{.gradients = true, .cuda = false};
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const Tensors in{at::ones({10, 4}, dtype), longs({6}, 10), longs({3}, 3) * 2, at::ones({6}, dtype)};

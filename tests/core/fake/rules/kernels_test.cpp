@@ -1,4 +1,4 @@
-// Kernels that programs rarely call by name, on fakes against eager; those that only CUDA has by what they give.
+// Operators that programs rarely call directly, on fakes compared with eager; CUDA-only ones with known results.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -172,7 +172,7 @@ TEST(RulesKernels, Others) {
                DataDependentError);
 }
 
-// Autograd has no kernel for these: they are differentiated in parts, and the parts count the writes.
+// Autograd differentiates these through their decomposition, whose in-place operators increment the version.
 TEST(RulesKernels, OutFormsOfComposites) {
   const Tensors in{at::ones({2, 3, 8})};
   const Program pooled = [](const Tensors& t) {
@@ -186,10 +186,10 @@ TEST(RulesKernels, OutFormsOfComposites) {
     at::Tensor out = t[1];
     return Tensors{at::avg_pool1d_out(out, t[0], 2)};
   };
-  expect_like_eager(written, {in[0], at::zeros({0})}, kOnCpu);  // where it is resized, CUDA counts that, too
+  expect_like_eager(written, {in[0], at::zeros({0})}, kOnCpu);  // when CUDA resizes it, it increments the version, too
 }
 
-// Which dtypes the CPU's kernels are compiled for.
+// Dtypes for which the CPU kernels are compiled.
 TEST(RulesKernels, Dtypes) {
   using Unary = std::function<at::Tensor(at::Tensor)>;
   const std::vector<std::pair<std::string, Unary>> operators = {
@@ -230,7 +230,7 @@ TEST(RulesKernels, Dtypes) {
   }
 }
 
-// Operators that only look at the storage's size on a real device.
+// Operators that check only the storage size on a real device.
 TEST(RulesKernels, AsStridedWithinTheStorage) {
   for (const int64_t stride : {1, 3, 200}) {
     expect_like_eager(

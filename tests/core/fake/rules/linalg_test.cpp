@@ -1,5 +1,5 @@
-// Decompositions and solvers that LAPACK does on column-major matrices, against eager; their out= forms. All of
-// OpInfo's samples of them are in tests/conformance: here is what those lack.
+// Decompositions and solvers that LAPACK runs on column-major matrices, compared with eager, with out= forms.
+// tests/conformance runs all OpInfo samples; this file covers what they lack.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "shadowgraph/error.h"
@@ -56,12 +56,12 @@ TEST(RulesLinalg, OutFormsThatNobodyWroteFollowTheirFunctionalForm) {
         return Tensors{values, indices};
       },
       {x, at::empty({0}), at::empty({0}, at::kLong)});
-  // A result that cannot be cast is refused, as by eager.
+  // A result that cannot be cast to the out= dtype is refused as in eager.
   expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
                     {x, index, at::empty({0}, at::kInt)});
 }
 
-// linalg.matrix_sqrth, which libtorch has had since 2.14.
+// linalg.matrix_sqrth exists since libtorch 2.14.
 TEST(RulesLinalg, SquareRootsOfMatrices) {
   const auto op = c10::Dispatcher::singleton().findSchema({"aten::linalg_matrix_sqrth", ""});
   if (!op) GTEST_SKIP() << "not in this libtorch";

@@ -1,4 +1,4 @@
-// Losses on fakes against eager, forward and backward, for each reduction.
+// Losses on fakes compared with eager, forward and backward, for each reduction.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -81,7 +81,7 @@ TEST(RulesLoss, OfClasses) {
                     {at::ones({4, 5}), at::zeros({4, 5}, at::kLong)}, kWithGradients);
 }
 
-// libtorch averages over the weights of the targets that count, which it picks with masked_select.
+// libtorch divides by the total weight of the targets that count, which it selects with masked_select.
 TEST(RulesLoss, LabelSmoothingWithWeightsDependsOnData) {
   FakeTensorMode mode;
   const auto weighted = [](int64_t reduction) {
@@ -91,7 +91,7 @@ TEST(RulesLoss, LabelSmoothingWithWeightsDependsOnData) {
   EXPECT_THROW(weighted(at::Reduction::Mean), DataDependentError);
 }
 
-// Fakes may outlive their mode; the decomposition's intermediate tensors then meet the same rules.
+// Fakes may outlive their mode; intermediate tensors of decompositions then use the same rules.
 TEST(RulesLoss, OutsideAnyMode) {
   at::Tensor x;
   {

@@ -10,7 +10,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-// The layouts an activation arrives in.
+// Common layouts of activations.
 std::vector<std::pair<std::string, at::Tensor>> activations(at::ScalarType dtype) {
   const auto options = at::TensorOptions().dtype(dtype);
   return {{"contiguous", at::rand({2, 4, 3, 5}, options)},
@@ -182,7 +182,7 @@ TEST(NormalizationRules, ErrorsAreEagersOwn) {
   EXPECT_EQ(difference({x}, [](const Tensors& in) { return Tensors{at::group_norm(in[0], 3)}; }), "");
 }
 
-// ---- Fake CUDA: what native/Normalization.cpp and the kernels in native/cuda and native/cudnn do.
+// ---- Fake CUDA: as in native/Normalization.cpp and the kernels in native/cuda and native/cudnn.
 
 Outcome batch_norm_on_cuda(const at::Tensor& x, at::ScalarType parameters, bool training) {
   return run_on_fake_cuda(
@@ -201,14 +201,14 @@ TEST(NormalizationRules, BatchNormOnCudaUsesCudnn) {
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[4][1]", "Float[4][1]", "Byte[0][1]"));
   EXPECT_THAT(run.results_of("aten::cudnn_batch_norm_backward"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[4][1]", "Float[4][1]"));
-  // Evaluation goes through cuDNN forward and the native kernel backward.
+  // Evaluation uses cuDNN in forward and the native kernel in backward.
   run = batch_norm_on_cuda(x, at::kFloat, false);
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::cudnn_batch_norm"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[0][1]", "Float[0][1]", "Byte[0][1]"));
   EXPECT_THAT(run.results_of("aten::native_batch_norm_backward"),
               ElementsAre("Float[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
-  // Mixed precision: half with float parameters is cuDNN's, bfloat16 is not.
+  // Mixed precision: cuDNN handles half with float parameters, but not bfloat16.
   EXPECT_THAT(batch_norm_on_cuda(x.to(at::kHalf), at::kFloat, true).log.names(), Contains("aten::cudnn_batch_norm"));
 }
 
@@ -220,11 +220,11 @@ TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
               ElementsAre("BFloat16[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
   EXPECT_THAT(run.results_of("aten::native_batch_norm_backward"),
               ElementsAre("BFloat16[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
-  // Two dimensions are never cuDNN's.
+  // cuDNN does not handle two dimensions.
   run = batch_norm_on_cuda(at::rand({6, 4}), at::kFloat, false);
   EXPECT_THAT(run.results_of("aten::native_batch_norm"),
               ElementsAre("Float[6, 4][4, 1]", "Float[4][1]", "Float[4][1]"));
-  // Nor of the operator that chooses by itself: the native kernel keeps strides that cuDNN does not.
+  // Neither in the operator that selects a backend: the native kernel preserves strides that cuDNN does not.
   const Outcome chosen = run_on_fake_cuda(
       {at::rand({4, 6}).t(), at::rand({4}), at::rand({4}), at::rand({4}), at::rand({4})},
       [](const Tensors& in) {

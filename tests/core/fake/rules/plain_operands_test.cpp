@@ -1,5 +1,5 @@
-// Tests rules that answer the common case themselves and refer the rest. Every layout runs against eager, so that both
-// sides of each border are met. So do the borders where an error or another dtype lies behind.
+// Rules with a fast path for common operands. Every layout is compared with eager, so that both sides of each condition
+// are tested, including those where the result is an error or has another dtype.
 #include "core/libtorch/kernels.h"
 #include "shadowgraph/capture/shape_rules.h"
 #include "tests/core/compare_with_eager.h"
@@ -82,7 +82,7 @@ TEST(PlainOperands, OneOperandInEveryLayout) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kBool, at::kComplexFloat}) {
     for (const Tensor& x : layouts(dtype)) {
       for (size_t i = 0; i < programs.size(); ++i) {
-        // Since 2.14 the CPU refuses what CUDA computes.
+        // Since 2.14 the CPU refuses this; CUDA computes it.
         const bool on_gpus_alone = i == kTimesComplex && is_bcomplex32(at::result_type(x, kComplex));
         expect_like_eager(
             [&](const Tensors& in) { return Tensors{programs[i](in[0])}; }, {x},
@@ -125,7 +125,7 @@ TEST(PlainOperands, TwoOperandsInEveryPairOfLayouts) {
   }
 }
 
-// Sizes of 1 have strides that nobody reads and TensorIterator sorts by.
+// Strides of size-one dimensions address nothing, but TensorIterator sorts by them.
 TEST(PlainOperands, StridesOfSizesOfOne) {
   for (const Tensor& x : {at::ones({4}).as_strided({1, 4}, {1, 1}), at::ones({8}).as_strided({4, 1, 2}, {2, 9, 1}),
                           at::ones({8}).as_strided({4, 1}, {1, 1})}) {
@@ -201,7 +201,7 @@ TEST(PlainOperands, FactoriesKeepTheirOptions) {
   EXPECT_EQ(at::zeros_like(at::empty({2}), at::device(at::kCPU)).device(), at::kCPU);
 }
 
-// A view in inference mode is a normal tensor if its base is one.
+// In inference mode, a view is a normal tensor if its base is one.
 TEST(PlainOperands, ViewsInInferenceMode) {
   const FakeTensorMode mode;
   const Tensor normal = at::ones({2, 3});

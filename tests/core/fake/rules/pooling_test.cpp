@@ -1,4 +1,4 @@
-// Pooling on fakes against eager: sizes with every option, and channels-last kept where eager keeps it.
+// Pooling on fakes compared with eager: sizes with every option, and when channels-last is preserved.
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {
@@ -84,7 +84,7 @@ TEST(RulesPooling, Volumes) {
              return both(at::max_pool3d_with_indices(x, {2, 3, 3}));
            }},
           {"maximum, rounding up", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 2, 1, 1, true)); }},
-          // 9 in windows of 2: a fifth, which is half empty.
+          // 9 elements in windows of 2: the fifth window is half empty.
           {"maximum, rounding up, without padding",
            [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 2, 0, 1, true)); }},
           {"maximum, dilated", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 1, 0, 2)); }},
@@ -106,7 +106,7 @@ TEST(RulesPooling, Lines) {
 TEST(RulesPooling, Unpooling) {
   for (const auto& x : images()) {
     if (x.scalar_type() != at::kFloat) continue;
-    // Eager's CUDA kernel makes contiguous results only.
+    // Eager's CUDA kernel returns contiguous results only.
     const bool cuda = x.suggest_memory_format() == at::MemoryFormat::Contiguous;
     expect_like_eager(
         [](const Tensors& t) {

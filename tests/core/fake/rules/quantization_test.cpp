@@ -1,4 +1,5 @@
-// Fake quantization, packed weights and jagged batches on fakes against eager; CUDA's own operators by what they give.
+// Fake quantization, packed weights and jagged batches on fakes compared with eager; CUDA-only operators with known
+// results.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 

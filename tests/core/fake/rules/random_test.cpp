@@ -1,4 +1,4 @@
-// Dropout and random numbers on fakes against eager. Shapes only: nothing is drawn for fakes.
+// Dropout and random operators on fakes compared with eager: shapes only, because fakes draw no numbers.
 #include <gmock/gmock.h>
 
 #include "tests/core/compare_with_eager.h"
@@ -6,7 +6,7 @@
 namespace shadowgraph::testing {
 namespace {
 
-// Only floating-point and complex kernels are compiled; libtorch's shape function takes any dtype.
+// Kernels exist for floating-point and complex dtypes only, although libtorch's shape function accepts any dtype.
 TEST(RulesRandom, NormalNumbers) {
   for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kComplexFloat, at::kLong, at::kInt,
                            at::kBool, at::kByte, at::kFloat8_e5m2}) {
@@ -24,7 +24,7 @@ TEST(RulesRandom, NormalNumbers) {
 TEST(RulesRandom, Dropout) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const auto& x : layouts(dtype)) {
-      // Eager's backward on CUDA gives a contiguous or channels-last gradient, whatever the strides were.
+      // Eager's CUDA backward returns a contiguous or channels-last gradient, whatever the strides of the operand.
       const bool like_cuda = x.is_contiguous() || x.is_contiguous(x.suggest_memory_format());
       expect_like_eager([](const Tensors& t) { return Tensors{at::dropout(t[0], 0.1, true)}; }, {x},
                         {.gradients = true, .cuda = like_cuda, .note = "training"});
@@ -47,7 +47,7 @@ TEST(RulesRandom, Dropout) {
                     {.same_error = true});
 }
 
-// Eager on CUDA runs one fused kernel where the CPU multiplies by a mask: fewer saved bytes, another graph.
+// CUDA uses one fused kernel where the CPU multiplies by a mask: fewer saved bytes, and a different graph.
 TEST(RulesRandom, DropoutOnCudaSavesABooleanMask) {
   FakeTensorMode mode({.device = at::kCUDA});
   const auto x = at::empty({4, 6}).requires_grad_();
@@ -105,7 +105,7 @@ TEST(RulesRandom, InPlace) {
   };
   for (const auto& [name, write] : writes) {
     for (const auto& x : layouts(at::kFloat)) {
-      // libtorch's own Meta kernels do not refuse tensors that overlap themselves.
+      // libtorch's own Meta kernels accept self-overlapping tensors.
       if ((name == "normal_" || name == "random_") && !x.is_non_overlapping_and_dense()) continue;
       expect_like_eager(
           [&write = write](const Tensors& t) {

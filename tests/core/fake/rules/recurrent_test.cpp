@@ -19,7 +19,7 @@ struct Layer {
   int64_t projection = 0;
 };
 
-// weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of every layer and direction.
+// weight_ih, weight_hh, bias_ih, bias_hh and weight_hr of every layer and direction.
 Tensors parameters(const Layer& layer, int64_t gates, at::ScalarType dtype) {
   Tensors all;
   const auto add = [&](c10::IntArrayRef sizes) {
@@ -126,7 +126,7 @@ TEST(RecurrentRules, AProcessorWithoutLowPrecisionRunsTheCells) {
             nullptr);
 }
 
-// Eager has float's layers on every processor.
+// float layers are the same on every processor.
 TEST(RecurrentRules, AProcessorWithLowPrecisionRunsOnednnsLayers) {
   const FakeTensorOptions able{.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}};
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
@@ -139,15 +139,15 @@ TEST(RecurrentRules, AProcessorWithLowPrecisionRunsOnednnsLayers) {
     const Outcome trained = run_fake(operands({}, 4, dtype), lstm({}), Backward::kYes, able);
     EXPECT_EQ(trained.error, "");
     if (dtype == at::kBFloat16) {
-      // Seven arrays of a page each: 3 steps of 4 rows of 6 fit in one.
+      // Seven arrays, a page each: 3 steps of 4 rows of 6 fit in one page.
       EXPECT_EQ(trained.results_of("aten::mkldnn_rnn_layer").at(3), "Byte[28672][1]");
     } else {
-      EXPECT_THAT(trained.log.names(), Not(Contains("aten::mkldnn_rnn_layer")));  // not for gradients
+      EXPECT_THAT(trained.log.names(), Not(Contains("aten::mkldnn_rnn_layer")));  // not used if gradients are needed
     }
   }
 }
 
-// Half of the rounds are in bfloat16: where the processor does not compute in that, both throw.
+// Half of the rounds use bfloat16; if the processor does not support it, both sides throw.
 TEST(RecurrentRules, MkldnnWorkspaceIsOneDnnsOwn) {
   constexpr unsigned kSeed = 7;
   std::mt19937 random(kSeed);

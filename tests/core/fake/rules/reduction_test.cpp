@@ -1,4 +1,4 @@
-// Reductions on fakes against eager.
+// Reductions on fakes compared with eager.
 #include <set>
 
 #include "shadowgraph/error.h"
@@ -40,7 +40,7 @@ TEST(RulesReduction, AllOfATensor) {
     const Program program = [&reduce = reduce](const Tensors& t) { return reduce(t[0]); };
     for (const auto dtype : {at::kFloat, at::kBFloat16}) {
       for (const auto& x : layouts(dtype)) {
-        // On the CPU the gradients of these ask for data: whether there are NaNs, how many zeros.
+        // On the CPU, the gradients of these depend on data: presence of NaNs, number of zeros.
         const bool differentiable = !std::set<std::string>{"prod", "median", "nanmedian", "max", "min"}.contains(name);
         expect_like_eager(program, {x}, {.gradients = differentiable, .note = name});
       }
@@ -56,7 +56,7 @@ TEST(RulesReduction, AllOfATensor) {
         return Tensors{at::prod(t[0], at::kDouble), at::sum(t[0], at::kLong)};
       },
       {at::ones({3, 4})});
-  // Products and sums of truths are counts.
+  // Products and sums of booleans are integers.
   expect_like_eager(
       [](const Tensors& t) {
         return Tensors{at::prod(t[0]), at::sum(t[0]), at::prod(t[0], 1), at::nansum(t[0])};
@@ -64,7 +64,7 @@ TEST(RulesReduction, AllOfATensor) {
       {at::ones({3, 4}, at::kBool)});
 }
 
-// Where eager on the CPU asks for NaNs with item(), on CUDA it computes a mask.
+// CPU eager checks for NaNs with item(); CUDA computes a mask.
 TEST(RulesReduction, GradientOfAMaximumOnCuda) {
   FakeTensorMode mode({.device = at::kCUDA});
   const auto host = at::empty({3, 4}, at::kCPU).requires_grad_();

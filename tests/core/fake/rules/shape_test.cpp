@@ -1,4 +1,4 @@
-// Rearranging, padding, sampling, distances, factories and optimizer steps on fakes against eager.
+// Rearranging, padding, sampling, distances, factories and optimizer steps on fakes compared with eager.
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {
@@ -68,7 +68,7 @@ TEST(RulesShape, OrderOfElements) {
          return at::roll(x, {1, 2}, {0});
        }},
   };
-  expect_all(rolls, layouts(at::kFloat), /*cuda=*/false);  // the CPU concatenates, which keeps channels-last
+  expect_all(rolls, layouts(at::kFloat), /*cuda=*/false);  // the CPU uses cat, which preserves channels-last
   expect_all(rolls, contiguous_only(layouts(at::kFloat)));
 }
 
@@ -192,7 +192,7 @@ TEST(RulesShape, FourierTransforms) {
       {at::ones({4, 6}), at::ones({6, 4}).t(), at::ones({2, 4, 6}).permute({2, 0, 1})}, /*cuda=*/false);
 }
 
-// MKL refuses to plan for no elements until 2.14, and is not asked since.
+// Before 2.14, MKL refuses empty transforms; since then it is not called.
 TEST(RulesShape, FourierTransformsOfNoElements) {
   FakeTensorMode mode;
   const at::Tensor x = at::empty({0, 2, 3}).mT();
@@ -201,11 +201,11 @@ TEST(RulesShape, FourierTransformsOfNoElements) {
   EXPECT_EQ(at::fft_rfft2(x).strides(), (at::IntArrayRef{6, 2, 1}));
 }
 
-// cuFFT transforms three dimensions a time, innermost first, and leaves the result in the order of its last plan.
+// cuFFT transforms up to three dimensions at once, innermost first; the result has the layout of the last plan.
 TEST(RulesShape, FourierTransformOfFourDimensionsOnCuda) {
   FakeTensorMode mode({.device = at::kCUDA});
   const auto x = at::empty({2, 3, 4, 5}, at::kComplexFloat);
-  // Dimensions 1, 2, 3 first: contiguous. Then dimension 0, innermost: 3 has stride 2, 2 has 2 * 5, 1 has 2 * 5 * 4.
+  // Dimensions 1, 2, 3 first: contiguous. Then dimension 0 is innermost: 3 has stride 2, 2 has 2 * 5, 1 has 2 * 5 * 4.
   EXPECT_EQ(at::fft_fftn(x).strides(), (at::IntArrayRef{1, 40, 10, 2}));
   EXPECT_EQ(at::fft_fft2(x).strides(), x.strides());
 }

@@ -1,4 +1,4 @@
-// Checks of a plan's page: plans, neighbors, ranks, light and dark, nothing asked of a network.
+// Checks the page of a plan: plans, neighbors, ranks, light and dark mode, no network requests.
 export async function usePlan({ browser, file, check, pictures }) {
   const page = await browser.newPage();
   const faults = [];

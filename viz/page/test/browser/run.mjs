@@ -1,6 +1,7 @@
-// Opens pages in a real browser and uses them: node test/browser/run.mjs FOLDER [--pictures FOLDER] [--only NAME]
-// FOLDER holds NAME.html for each model, compare.html, plan.html, and hostile.html, as scripts/check_page.sh writes them. Chromium is
-// $CHROMIUM or Debian's. Prints a line a check, then a line of figures a page, and fails if a check does.
+// Tests pages in a real browser: node test/browser/run.mjs FOLDER [--pictures FOLDER] [--only NAME]
+// FOLDER contains NAME.html for each model, compare.html, plan.html and hostile.html, as written by
+// scripts/check_page.sh. Chromium is $CHROMIUM or Debian's. Prints one line per check, then one line of measurements
+// per page; fails if a check fails.
 import { existsSync, mkdirSync, readdirSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import puppeteer from 'puppeteer-core';
@@ -46,12 +47,11 @@ async function open(file, hash = '', width = 1280, height = 800) {
   return page;
 }
 
-// Until what was asked for is drawn.
+// Waits until pending drawing has finished.
 const FRAMES = `const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));`;
 const settle = (page) => page.evaluate(`(async () => { ${FRAMES} for (let i = 0; i < 5; ++i) await frame(); })()`);
 
-// Milliseconds that the page's thread works from an action until it is drawn: of its processor, so that a busy machine
-// does not count.
+// CPU time in milliseconds of the page's thread from an action until it is drawn, independent of machine load.
 async function worked(page) {
   const { metrics } = await page.client.send('Performance.getMetrics');
   return 1000 * metrics.find((m) => m.name === 'TaskDuration').value;
@@ -81,7 +81,7 @@ async function useModel(file) {
   const clicks = {};
   check(`${name}: overview has figures`, (await page.$$('.card')).length >= 4);
 
-  // Figures that the page works out for itself are those of the tool.
+  // Values computed by the page equal those of the tool.
   const sums = await page.evaluate(async () => {
     const { after: g } = window.shadowgraph;
     const p = g.header.profile;
@@ -100,7 +100,7 @@ async function useModel(file) {
     check(`${name}: ${view} is shown`, (await state(page)).view === view.toLowerCase());
   }
 
-  // Memory: the peak is the tool's, pointing and pressing work, and the list adds up.
+  // Memory view: the peak equals the tool's, hovering and clicking work, and the list adds up.
   await page.evaluate(button('Memory', 'nav'));
   await settle(page);
   const title = await page.$eval('.alive h2', (e) => e.textContent);
@@ -122,12 +122,12 @@ async function useModel(file) {
   check(`${name}: pressing a block selects a storage`, (await state(page)).selection?.kind === 'storage', JSON.stringify((await state(page)).selection));
   check(`${name}: its panel names the node that allocated it`, /allocated by|from before|kept alive by/.test(await page.$eval('.panel', (e) => e.textContent)));
 
-  // The same thing lights up in the tables.
+  // The same item is highlighted in the tables.
   await page.evaluate(button('Tables', 'nav'));
   await page.evaluate(button('Storages', '.tools'));
   await settle(page);
   check(`${name}: the storage's row is lit`, (await page.$$('.rows tr.lit')).length === 1);
-  // Another table starts at its top, however far the last one was scrolled.
+  // Another table starts at its top, whatever the scroll position of the previous one.
   await page.evaluate("document.querySelector('.rows').scrollTop = 1e9");
   await settle(page);
   check(`${name}: the last row is seen at the end`, await page.evaluate(`(() => {
@@ -150,7 +150,7 @@ async function useModel(file) {
     check(`${name}: the table of ${table.toLowerCase()} has rows in sight`, seen > 0, String(seen));
   }
 
-  // The graph: find, open, color, neighborhood, way.
+  // Graph view: search, open, color, neighborhood, path.
   await page.evaluate('window.shadowgraph.store.set({ view: "graph", selection: undefined })');
   await settle(page);
   const boxesBefore = await page.evaluate('window.shadowgraph.drawing.picture.boxes.items.length');
@@ -187,7 +187,7 @@ async function useModel(file) {
     clicks[`color ${mode}`] = await timed(page, `window.shadowgraph.store.set({ color: '${mode}' })`);
     check(`${name}: color by ${mode} has a legend`, (await page.$$('.legend .entry, .legend .scale, .legend .quiet')).length > 0);
   }
-  // Calls of composite operators as boxes: the same operators, a box more around them.
+  // With composite operators as boxes, there are the same operators with more boxes around them.
   if (await page.evaluate("window.shadowgraph.after.composites(window.shadowgraph.store.state.selection.id).length > 0")) {
     const shown = await page.evaluate('window.shadowgraph.drawing.picture.graph.clusterCount');
     clicks.calls = await timed(page, 'window.shadowgraph.store.set({ composites: true })');
@@ -202,7 +202,7 @@ async function useModel(file) {
     await page.evaluate('window.shadowgraph.store.set({ composites: false })');
     await settle(page);
   }
-  // No way of an edge leads through a box that it does not start or end in.
+  // No edge crosses a box other than those that it connects.
   const crossed = await page.evaluate(`(() => {
     const d = window.shadowgraph.drawing, { items, edges } = d.picture.boxes, l = d.picture.layout;
     let ways = 0, through = 0;
@@ -231,14 +231,14 @@ async function useModel(file) {
   check(`${name}: a way between two nodes is shown or said not to be`, (await page.$('.part')) !== null);
   await page.evaluate('window.shadowgraph.store.set({ path: undefined })');
 
-  // Keys.
+  // Keyboard shortcuts.
   await page.evaluate('document.activeElement.blur(); document.querySelector(".drawing canvas").focus()');
   await page.keyboard.press('ArrowDown');
   await page.keyboard.press('+');
   await page.keyboard.press('0');
   await settle(page);
 
-  // The address alone brings it all back.
+  // Opening the address restores the whole state.
   await page.evaluate(`window.shadowgraph.store.set({ color: 'bytes' })`);
   await pause(400);
   const before = await state(page);
@@ -275,7 +275,7 @@ async function useCompare(file) {
   await page.close();
 }
 
-// Compared with a saved profile: figures, kinds, modules and operators, and no graph of it.
+// Comparison with a saved profile: costs, kinds, modules and operators, but no graph.
 async function useSaved(file) {
   const name = basename(file, '.html');
   const page = await open(file, '#compare');
@@ -290,7 +290,7 @@ async function useSaved(file) {
   await page.close();
 }
 
-// Colored by values from a file: a legend with their title, and each value where it belongs.
+// Colored by values from a file: a legend with their title, and each node has its value.
 async function useGiven(file) {
   const name = basename(file, '.html');
   const page = await open(file, '#graph?color=given');
@@ -306,7 +306,7 @@ async function useGiven(file) {
   await page.close();
 }
 
-// A million nodes: open at the level of modules, each view shown, rows in every table.
+// A million nodes: modules can be opened, every view is drawn, and every table has rows.
 async function useMillion(file) {
   const name = basename(file, '.html');
   const page = await open(file);
@@ -340,8 +340,8 @@ async function useMillion(file) {
   console.log(`${name}: ${work.toFixed(0)} ms of work; ${Object.entries(clicks).map(([k, v]) => `${k} ${v.toFixed(0)}`).join(', ')} ms`);
 }
 
-// On paper every row of a table is there, and no empty pages stand for those out of sight; with the keyboard alone one
-// comes from the views to a row and on to the next.
+// In print, a table has all of its rows and no empty pages; with the keyboard alone, focus moves from the views to a
+// row and on to the next row.
 async function usePaperAndKeys(file) {
   const name = basename(file, '.html');
   const page = await open(file, '#tables?table=calls');
@@ -364,7 +364,7 @@ async function usePaperAndKeys(file) {
   await settle(page);
   check(`${name}: and arrows from row to row`, (await page.evaluate('Number(document.activeElement.dataset.row)')) === at + 1);
   check(`${name}: the row is selected`, (await state(page)).selection?.id === at + 1);
-  // What a screen reader is told of it.
+  // Accessible names and roles for screen readers.
   const tree = await page.accessibility.snapshot({ interestingOnly: false });
   const names = [];
   const walk = (one) => { names.push([one.role, one.name ?? '']); (one.children ?? []).forEach(walk); };
@@ -427,7 +427,7 @@ for (const entry of readdirSync(folder).filter((n) => n.endsWith('.html')).sort(
     check(`${name}: works`, false, error.stack);
   }
 }
-// The same pages in Firefox, where there is one: every view opens and is drawn.
+// The same pages in Firefox, if it is installed: every view opens and is drawn.
 async function useFirefox(executablePath) {
   const firefox = await puppeteer.launch({ browser: 'firefox', executablePath, headless: true });
   try {
@@ -442,7 +442,7 @@ async function useFirefox(executablePath) {
         await page.reload();
         await page.waitForFunction('window.shadowgraph && window.shadowgraph.readyAfter > 0', { timeout: 60000 });
         await pause(500);
-        // Canvases have more than one color.
+        // The canvases are not blank.
         const drawn = await page.evaluate(`[...document.querySelectorAll('canvas')].every((c) => {
           if (c.clientWidth === 0) return true;
           const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
