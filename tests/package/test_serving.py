@@ -145,7 +145,8 @@ def test_keys_of_indexers_are_cached_beside_latents():
 def test_states_outside_layers_are_cached():
     config = transformers.MiniMaxConfig(hidden_size=256, intermediate_size=64, num_hidden_layers=4, head_dim=32,
                                         num_attention_heads=8, num_key_value_heads=2, num_local_experts=2,
-                                        vocab_size=128, layer_types=["linear_attention"] * 3 + ["full_attention"])  # fmt: skip
+                                        vocab_size=128,
+                                        layer_types=["linear_attention"] * 3 + ["full_attention"])  # fmt: skip
     assert request_bytes(config, 512) == 512 * 2 * 2 * 32 * 2 + 3 * 8 * 32 * 32 * 2
 
 
@@ -172,7 +173,9 @@ def test_sizes_are_functions_of_the_length(size, term):
     assert max(sized(size)) == term
 
 
-@pytest.mark.parametrize("size", [lambda n: n * n, lambda n: 2 * n, lambda n: n if n < 3000 else 3, lambda n: n**2 % 97])
+@pytest.mark.parametrize("size", [
+    lambda n: n * n, lambda n: 2 * n, lambda n: n if n < 3000 else 3, lambda n: n**2 % 97,
+])  # fmt: skip
 def test_sizes_that_are_not_are_refused_by_name(size):
     with pytest.raises(sg.UnsupportedError, match=r"0\.0 has shape .* for 4, .* tokens"):
         sized(size)
