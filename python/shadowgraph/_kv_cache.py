@@ -55,9 +55,9 @@ def terms_of(run, context, longest, latent=0):
         return measured[tokens]
 
     # States do not grow; long runs of recurrent layers are slow, because transformers runs one token after another.
-    for tokens in (2, 4, min(67, longest)):
-        measure(tokens)
-    if len({str({path: cached.shape for path, cached in each.items()}) for each in measured.values()}) > 1:
+    short = [measure(tokens) for tokens in (2, 4, min(67, longest))]
+    shapes = [{path: cached.shape for path, cached in each.items()} for each in short]
+    if shapes[0] != shapes[1] or shapes[1] != shapes[2] or any(0 in shape for shape in shapes[2].values()):
         most = max(context, min(1024, longest))
         for tokens in (most * 2 // 3 | 1, most):
             measure(tokens)

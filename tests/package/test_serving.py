@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph import _kv_cache
 
 GIB = 2**30
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model here needs them.
@@ -91,6 +92,126 @@ def test_windows_states_and_latents():
     answer = sg.serve(recurrent, spec="l4", context=64)
     assert answer.token_bytes == 0 and answer.request_bytes > 0 and answer.longest_request == 2**40
     assert any("recurrent" in line for line in answer.assumptions)
+
+
+def cached(config, tokens):
+    """Bytes of the tensors that the model's cache holds after that many tokens, each storage once."""
+
+    def tensors(value):
+        if isinstance(value, torch.Tensor):
+            return [value] if value.dim() > 1 else []
+        value = value.values() if isinstance(value, dict) else vars(value).values() if hasattr(value, "layers") or (
+            hasattr(value, "get_seq_length") or hasattr(value, "recurrent_states")) else value
+        return [tensor for each in value for tensor in tensors(each)] if hasattr(value, "__iter__") and not isinstance(
+            value, str) else []
+
+    with sg.fake("cuda"), torch.no_grad(), torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
+        cache = model(input_ids=torch.zeros(1, tokens, dtype=torch.int64), use_cache=True).past_key_values
+        return sum({id(each): each.nbytes for each in tensors(cache)}.values())
+
+
+def request_bytes(config, tokens):
+    return sg.serve(config, spec="h100", context=tokens, page=1, memory=2**45, dtype=torch.bfloat16).request_bytes
+
+
+@pytest.mark.parametrize("tokens", [300, 1024, 8191])
+def test_compressed_entries_grow_with_the_context(tokens):
+    every = transformers.DeepseekV4Config()
+    config = transformers.DeepseekV4Config(num_hidden_layers=6, n_routed_experts=8, layer_types=every.layer_types[:6],
+                                           vocab_size=512)  # fmt: skip
+    answer = request_bytes(config, tokens)
+    # By hand: window of shared keys and values, entries, indexer keys; then tokens that wait to be compressed, keys and
+    # gates, twice as wide where windows overlap, and the overlap of the last window.
+    expected = 0
+    for kind in config.layer_types:
+        rate, sparse = config.compress_rates[kind], "sparse" in kind
+        width = config.head_dim + (config.index_head_dim if sparse else 0)
+        expected += 2 * min(tokens, config.sliding_window) * config.head_dim + 2 * (tokens // rate) * width
+        expected += 2 * 2 * (tokens % rate) * width * (2 if sparse else 1) + (2 * 2 * rate * width if sparse else 0)
+    assert answer == expected
+    # The cache holds one token less than the window.
+    assert answer == cached(config, tokens) + 6 * 2 * config.head_dim
+
+
+def test_keys_of_indexers_are_cached_beside_latents():
+    for kind in (transformers.DeepseekV32Config, transformers.GlmMoeDsaConfig):
+        config = kind(num_hidden_layers=2, n_routed_experts=8, num_experts_per_tok=2, n_group=1, topk_group=1,
+                      mlp_layer_types=None, vocab_size=512)  # fmt: skip
+        each = config.kv_lora_rank + config.qk_rope_head_dim + config.index_head_dim
+        assert request_bytes(config, 4096) == 2 * 4096 * each * 2
+
+
+def test_states_outside_layers_are_cached():
+    config = transformers.MiniMaxConfig(hidden_size=256, intermediate_size=64, num_hidden_layers=4, head_dim=32,
+                                        num_attention_heads=8, num_key_value_heads=2, num_local_experts=2,
+                                        vocab_size=128,
+                                        layer_types=["linear_attention"] * 3 + ["full_attention"])  # fmt: skip
+    assert request_bytes(config, 512) == 512 * 2 * 2 * 32 * 2 + 3 * 8 * 32 * 32 * 2
+
+
+def sized(size):
+    """Terms of a cache with one tensor of `size(tokens)` entries of 8 bytes."""
+
+    def run(tokens):
+        return types.SimpleNamespace(past_key_values=[(torch.zeros(1, size(tokens), 2, device="meta"),)])
+
+    return _kv_cache.terms_of(run, 5000, 1 << 30)
+
+
+@pytest.mark.parametrize("size, term", [
+    (lambda n: n, (8, 0, 0, 1, False)),
+    (lambda n: n + 3, (8, 0, 24, 1, False)),
+    (lambda n: min(n, 700), (8, 700, 0, 1, False)),
+    (lambda n: 9, (0, 0, 72, 1, False)),
+    (lambda n: n // 7, (8, 0, 0, 7, False)),
+    (lambda n: n // 129, (8, 0, 0, 129, False)),
+    (lambda n: n % 129, (8, 0, 0, 129, True)),
+    (lambda n: n % 64, (8, 0, 0, 64, True)),
+])  # fmt: skip
+def test_sizes_are_functions_of_the_length(size, term):
+    assert max(sized(size)) == term
+
+
+@pytest.mark.parametrize("size", [
+    lambda n: n * n, lambda n: 2 * n, lambda n: n if n < 3000 else 3, lambda n: n**2 % 97,
+])  # fmt: skip
+def test_sizes_that_are_not_are_refused_by_name(size):
+    with pytest.raises(sg.UnsupportedError, match=r"0\.0 has shape .* for 4, .* tokens"):
+        sized(size)
+
+
+def test_tied_embeddings_are_sharded():
+    for tied in (False, True):
+        whole, half = (sg.serve(small(tie_word_embeddings=tied), spec="h100", context=64, tensor_parallel=devices)
+                       for devices in (1, 2))  # fmt: skip
+        norms = 2 * 256 * (2 * 2 + 1)  # on both
+        rotary = 4 * 32 * 2
+        assert half.weights_bytes == pytest.approx((whole.weights_bytes + norms) / 2, abs=rotary)
+        assert half.token_bytes == whole.token_bytes / 2
+
+
+def test_fewer_kv_heads_than_devices_are_replicated():
+    two, four = (sg.serve(small(), spec="h100", context=64, tensor_parallel=devices) for devices in (2, 4))
+    assert four.token_bytes == two.token_bytes == 2 * 2 * 64 * 2  # one head each: layers, keys and values, width, dtype
+    assert any("each head is on 2" in line for line in four.assumptions)
+    with pytest.raises(sg.Error, match="4 attention heads and 2 KV heads; use 1, 2, 4"):
+        sg.serve(small(), spec="h100", context=64, tensor_parallel=3)
+
+
+def test_what_tensor_parallel_cannot_shard_is_refused_or_said():
+    with pytest.raises(sg.Error, match="no tp_plan for GPTJForCausalLM.*base_model_tp_plan"):
+        sg.serve(transformers.GPTJConfig(n_layer=1), spec="h100", context=64, tensor_parallel=2)
+    experts = transformers.GptOssConfig(num_hidden_layers=2, hidden_size=64, intermediate_size=64, num_local_experts=4,
+                                        vocab_size=512)  # fmt: skip
+    with pytest.raises(sg.Error, match="shards only the embeddings"):
+        sg.serve(experts, spec="h100", context=64, tensor_parallel=2)
+    gathered = transformers.Phi3Config(num_hidden_layers=2, hidden_size=256, intermediate_size=512, vocab_size=512,
+                                       num_attention_heads=4, num_key_value_heads=2, pad_token_id=0)  # fmt: skip
+    answer = sg.serve(gathered, spec="h100", context=64, tensor_parallel=2)
+    assert any("whole KV cache" in line for line in answer.assumptions)
+    with pytest.raises(sg.Error, match="an encoder and a decoder"):
+        sg.serve(transformers.T5Config(num_layers=1), spec="h100", context=64)
 
 
 @pytest.mark.parametrize("said, expected", [

@@ -89,6 +89,17 @@ TEST_F(ServingOfGpt2, RoundsRequestsToPagesAndEndsWindows) {
   EXPECT_EQ(serving.token_bytes, 6 * 3072);
 }
 
+TEST(CacheLayer, CountsEntriesOfStridesAndTheTokensThatWait) {
+  const CacheLayer entries{.token_bytes = 10, .state_bytes = 7, .stride = 128};
+  EXPECT_EQ(entries.bytes(1000), 7 + 10 * 7);
+  EXPECT_EQ(entries.bytes(1000, 16), 7 + 10 * 7);  // 1,008 tokens in pages
+  EXPECT_EQ(entries.bytes(1020, 16), 7 + 10 * 8);  // 1,024
+  const CacheLayer pending{.token_bytes = 10, .stride = 128, .pending = true};
+  EXPECT_EQ(pending.bytes(1000, 16), 10 * 104);  // not in pages
+  EXPECT_EQ(pending.bytes(1024), 0);
+  EXPECT_EQ((CacheLayer{.token_bytes = 10, .window = 100}).bytes(1000, 16), 10 * 112);
+}
+
 TEST_F(ServingOfGpt2, ReadsQuantizedWeightsAsTheyAreStored) {
   const Serving made = serve_with([](ServingOptions&) {});
   const Serving stored = serve_with([](ServingOptions& options) { options.weights = WeightFormat::parse("int8"); });
@@ -141,6 +152,8 @@ TEST_F(ServingOfGpt2, RefusesOptionsThatContradict) {
   refusal([](ServingOptions& options) { options.prompt = 2000; }, "longer than the request");
   refusal([](ServingOptions& options) { options.memory_share = 1.5; }, "memory_share must be");
   refusal([](ServingOptions& options) { options.page = 0; }, "page and max_batched_tokens");
+  EXPECT_THAT([&] { serve_with([](ServingOptions&) {}, {CacheLayer{.token_bytes = 1, .stride = 0}}); },
+              ThrowsMessage<Error>(HasSubstr("stride")));
   refusal(
       [](ServingOptions& options) {
         options.weights = WeightFormat::parse("int8");

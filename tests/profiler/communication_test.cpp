@@ -213,6 +213,12 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}],
                         "axes": {"tp": {"tables": {"all_reduce": [[2, 1], [1, 1]]}}}})"),
               HasSubstr("must be in ascending order"));
+  EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwith": 1}]})"),
+              HasSubstr("levels[0].bandwith is not a key of a level (did you mean bandwidth?)"));
+  EXPECT_THAT(error(R"({"version": 1, "level": [], "levels": [{"name": "a", "bandwidth": 1}]})"),
+              HasSubstr("level is not a key of an interconnect spec (did you mean levels?)"));
+  EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}], "axes": {"tp": {"speed": 1}}})"),
+              HasSubstr("axes.tp.speed is not a key"));
 }
 
 // ---- Graphs -----------------------------------------------------------------------------------------------------------

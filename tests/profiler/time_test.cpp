@@ -364,6 +364,11 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(
       R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"memory": [[2, 1], [1, 1]]}}})",
       "classes.copy.memory must be in ascending order");
+  refused(R"({"version": 1, "base": "h100", "memory": 80})",
+          "memory is not a key of a device spec (did you mean memory_bytes?)");
+  refused(R"({"version": 1, "base": "h100", "gpu": {"streams": 1}})", "gpu.streams is not a key of gpu (did you mean");
+  refused(R"({"version": 1, "base": "h100", "host": {"latency": 1}})", "host.latency is not a key of host; expected");
+  refused(R"({"version": 1, "base": "cpu", "classes": {"copy": {"fix": 1}}})", "classes.copy.fix is not a key");
   std::filesystem::remove(path);
   EXPECT_THROW(DeviceSpec::read_file(path), FileError);
 }
