@@ -408,6 +408,14 @@ TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& af
 
 namespace {
 
+// Returns another tensor on the memory of `real`, with its version counter. It keeps the memory, dtype and sizes that
+// `real` has now, whatever is assigned to it later (`.data =`, Module::to, load_state_dict with assign).
+at::Tensor alias_of(const at::Tensor& real) {
+  const c10::InferenceMode inference(real.is_inference());
+  const c10::TensorImpl& impl = *real.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(), /*allow_tensor_metadata_change=*/false));
+}
+
 // Returns the value of a number converted for this call (prim::NumToTensor), whose tensor may be freed by now.
 std::optional<at::Tensor> value_of_converted(FakeTensorImpl& fake, const ModeState& mode) {
   if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // created before this capture
@@ -432,7 +440,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
     argument = graph_.string_argument(name->second.name);
   } else if (real.defined()) {
     kind = Builtin::kConstant;
-    argument = Argument::of_constant(graph_.add_constant(real));
+    argument = Argument::of_constant(graph_.add_constant(mode_.reads_data ? alias_of(real) : real));
   } else if (const auto value = value_of_converted(fake, mode_)) {
     kind = Builtin::kConstant;
     argument = Argument::of_constant(graph_.add_constant(*value));

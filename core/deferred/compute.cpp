@@ -415,15 +415,19 @@ void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t siz
 void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) const {
   for (const Recipe::Step& step : steps) {
     for (const Argument& argument : graph().arguments(step.node)) {
-      if (argument.kind != ArgumentKind::kConstant || argument.constant.index >= constant_versions_.size()) continue;
-      const auto [version, counted] = constant_versions_[argument.constant.index];
+      if (argument.kind != ArgumentKind::kConstant || argument.constant.index >= constant_contents_.size()) continue;
+      const Contents& then = constant_contents_[argument.constant.index];
       const at::Tensor& tensor = graph().constant(argument.constant);
-      if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
+      const Contents now = Contents::of(tensor);
+      if (now == then) continue;
+      const std::string how =
+          now.version != then.version
+              ? c10::str(": version ", then.version, " then, ", now.version, " now")
+              : std::string(now.sample ? ", through `.data`, NumPy or its storage" : ": its storage was freed");
       throw DeferredError(
           c10::str("a tensor created outside of deferred_init (", tensor.scalar_type(), " ", tensor.sizes(),
-                   ", in the record: ", to_text(graph(), step.node), ") was modified since it was recorded: version ",
-                   version, " then, ", tensor._version(),
-                   " now. Keep it unchanged until everything is materialized, or pass a clone to deferred_init"),
+                   ", in the record: ", to_text(graph(), step.node), ") was modified since it was recorded", how,
+                   ". Keep it unchanged until everything is materialized, or pass a clone to deferred_init"),
           step.node);
     }
   }

@@ -354,8 +354,12 @@ void dematerialize(const at::Tensor& tensor) {
   const at::Tensor holder(fake);
   if (recipe->conj) holder._set_conj(true);
   if (recipe->neg) holder._set_neg(true);
-  const std::unique_lock swap(DeferredRecord::storage_swap_mutex());
-  impl->become_fake(*fake);
+  {
+    const std::unique_lock swap(DeferredRecord::storage_swap_mutex());
+    impl->become_fake(*fake);
+  }
+  // Autograd's base of a view was materialized with it, and would keep the data.
+  if (tensor.is_view() && with_recipe(at::Tensor(tensor._base())) != nullptr) dematerialize(at::Tensor(tensor._base()));
 }
 
 void dematerialize(const torch::nn::Module& module) {

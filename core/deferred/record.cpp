@@ -1,9 +1,13 @@
 #include "core/deferred/record.h"
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/util/hash.h>
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operand_scan.h"
@@ -18,7 +22,11 @@ namespace {
 
 bool is_deferred_link(const SessionLink& link) { return dynamic_cast<const DeferredLink*>(&link) != nullptr; }
 
-std::shared_ptr<PersistentMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
+// Called for the operands of an operator outside of any mode.
+std::shared_ptr<PersistentMode> find_record(const FakeTensorImpl& fake) {
+  const std::shared_ptr<DeferredRecord> record = DeferredRecord::of(fake);
+  return record && !record->join_real_storage(fake) ? record : nullptr;
+}
 
 std::string geometry(const at::Tensor& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
 
@@ -117,8 +125,13 @@ std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
     const std::shared_lock lock(storage_swap_mutex());
     storage = fake.unsafe_storage();
   }
-  SessionLink* link = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
-  return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
+  SessionLink* const found = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
+  if (found == nullptr) return nullptr;
+  // Holds the link, too: the call may drop the record's last storage (set_()).
+  using Link = c10::intrusive_ptr<DeferredLink>;
+  auto link = std::make_shared<Link>(Link::reclaim_copy(static_cast<DeferredLink*>(found)));
+  DeferredRecord* const record = (*link)->record.get();
+  return {std::move(link), record};
 }
 
 std::shared_mutex& DeferredRecord::storage_swap_mutex() {
@@ -135,6 +148,16 @@ at::Tensor DeferredRecord::outside(const FakeTensorImpl& fake) const { return re
 
 StorageId DeferredRecord::storage_of(const FakeTensorImpl& fake) const {
   return find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
+}
+
+bool DeferredRecord::join_real_storage(const FakeTensorImpl& fake) {
+  const std::lock_guard lock(mutex_);
+  const c10::Storage storage = real_storage(storage_of(fake));
+  if (!storage) return false;
+  const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+      const_cast<FakeTensorImpl*>(&fake)));
+  materialize_tensor(tensor, {.device = storage.device()});
+  return true;
 }
 
 void DeferredRecord::end_scope() {
@@ -210,11 +233,35 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
   }
 }
 
+DeferredRecord::Contents DeferredRecord::Contents::of(const at::Tensor& tensor) {
+  Contents contents;
+  if (!tensor.is_inference()) contents.version = static_cast<uint32_t>(tensor._version());
+  const size_t from = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
+  const size_t size = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size());
+  const c10::Storage& storage = tensor.storage();
+  if (!tensor.device().is_cpu() || (size != 0 && from + size > storage.nbytes())) return contents;
+  // Writes through `.data`, NumPy or the storage change no version. A few blocks of a large tensor suffice to detect
+  // one that changes all of it, and do not read a whole file into memory (torch.load with mmap).
+  constexpr size_t kWhole = size_t{64} << 10;
+  constexpr size_t kBlocks = 16;
+  constexpr size_t kBlock = 256;
+  const std::string_view bytes(static_cast<const char*>(storage.data()) + from, size);
+  uint64_t hash = size;
+  const auto add = [&](std::string_view block) {
+    hash = c10::hash_combine(hash, std::hash<std::string_view>{}(block));
+  };
+  if (size <= kWhole) {
+    add(bytes);
+  } else {
+    for (size_t i = 0; i < kBlocks; ++i) add(bytes.substr((size - kBlock) / (kBlocks - 1) * i, kBlock));
+  }
+  contents.sample = hash;
+  return contents;
+}
+
 void DeferredRecord::note_constants() {
-  for (uint32_t i = static_cast<uint32_t>(constant_versions_.size()); i < graph().constant_count(); ++i) {
-    const at::Tensor& tensor = graph().constant(ConstantId(i));
-    const bool counted = !tensor.is_inference();
-    constant_versions_.emplace_back(counted ? static_cast<uint32_t>(tensor._version()) : 0, counted);
+  for (auto i = static_cast<uint32_t>(constant_contents_.size()); i < graph().constant_count(); ++i) {
+    constant_contents_.push_back(Contents::of(graph().constant(ConstantId(i))));
   }
 }
 
@@ -381,6 +428,7 @@ std::optional<at::Tensor> deferred_value(const at::Tensor& tensor) {
   if (fake == nullptr || (recording == nullptr && active_fake_mode() != nullptr)) return std::nullopt;
   if (const auto record = DeferredRecord::of(*fake); record && record->storage_of(*fake).valid()) {
     const std::lock_guard lock(record->mutex());
+    if (recording == nullptr && record->join_real_storage(*fake)) return own_copy(tensor);
     show_host_writes(tensor, *record);
     record->check_operand("reading the contents", tensor, /*written=*/false);
     return own_copy(record->value_of(*fake, {c10::Device(c10::kCPU), std::nullopt}));

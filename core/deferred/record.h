@@ -5,7 +5,7 @@
 // are recorded too, so that later modifications are not lost. In addition it tracks
 //   - the writers of each storage (recipe.h);
 //   - the origin of random numbers (random_streams.h);
-//   - the versions of tensors created outside.
+//   - the contents of tensors created outside, whose memory it holds.
 #pragma once
 
 #include <mutex>
@@ -90,6 +90,9 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> new_meta_storages;
   // Returns the real storage if it is still alive.
   c10::Storage real_storage(StorageId id);
+  // Materializes a tensor whose storage was materialized through another one, which copies nothing. Returns whether it
+  // was.
+  bool join_real_storage(const FakeTensorImpl& fake);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 
   // ---- CallObserver
@@ -109,6 +112,13 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   void leave() noexcept override;
 
  private:
+  // The contents of a tensor created outside, to detect writes.
+  struct Contents {
+    uint32_t version = 0;
+    std::optional<uint64_t> sample;  // hash of some of its bytes; nullopt if they cannot be read
+    static Contents of(const at::Tensor& tensor);
+    bool operator==(const Contents&) const = default;
+  };
   void note_constants();
   RandomState run_draw(NodeId node, const RandomState& before);
   void run(Recipe::Group group, const ComputeOptions& options, const std::function<void(Computed)>& done);
@@ -122,8 +132,8 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   Snapshots snapshots_;
   uint64_t nodes_run_ = 0;
   std::recursive_mutex mutex_;
-  std::vector<std::pair<uint32_t, bool>> constant_versions_;  // by ConstantId; false: it has no version
-  std::optional<at::Generator> generator_;                    // of the current call
+  std::vector<Contents> constant_contents_;  // by ConstantId, when recorded
+  std::optional<at::Generator> generator_;   // of the current call
   at::ScalarType default_dtype_;
   bool in_scope_ = true;
 };

@@ -185,9 +185,13 @@ std::vector<int64_t> geometry_of(const at::Tensor& real) {
 
 uint32_t version_of(const at::Tensor& real) { return real.is_inference() ? 0 : static_cast<uint32_t>(real._version()); }
 
+bool has_same_memory(const ConversionMemo::TensorEntry& entry, const at::Tensor& real) {
+  return entry.storage == real.storage().unsafeGetStorageImpl() && entry.geometry == geometry_of(real);
+}
+
 bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor& real) {
-  return entry.fake.defined() && entry.storage == real.storage().unsafeGetStorageImpl() &&
-         entry.geometry == geometry_of(real) && (!entry.has_contents || entry.version == version_of(real));
+  return entry.fake.defined() && has_same_memory(entry, real) &&
+         (!entry.has_contents || entry.version == version_of(real));
 }
 
 // Occasionally removes entries of freed real tensors.
@@ -288,8 +292,11 @@ at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {
   const auto entry =
       std::find_if(first, last, [&](const auto& each) { return each.second.fake.unsafeGetTensorImpl() == &fake; });
   if (entry == last) return {};
-  auto real = entry->second.real.lock();
-  return real.defined() ? at::Tensor(std::move(real)) : at::Tensor();
+  auto locked = entry->second.real.lock();
+  if (!locked.defined()) return {};
+  // Another memory may have been assigned to it since.
+  at::Tensor real(std::move(locked));
+  return has_same_memory(entry->second, real) ? real : at::Tensor();
 }
 
 c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device) {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import _process
+from . import _attributes, _process, _wrappers
 from . import _shadowgraph as _C
 from ._files import Copies
 from ._shadowgraph import deferred_graph
@@ -115,24 +115,26 @@ def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
 
 def is_deferred(deferred: torch.Tensor | torch.nn.Module) -> bool:
     """Returns True if a tensor, or any parameter or buffer of a module, is deferred and not materialized yet."""
-    if isinstance(deferred, torch.nn.Module):
-        return any(_C.is_deferred(tensor) for tensor in _tensors(deferred, False, None))
-    return _C.is_deferred(deferred)
+    tensors = _tensors(deferred, False, None) if isinstance(deferred, torch.nn.Module) else [deferred]
+    return any(_C.is_deferred(part) for part in _parts(tensors))
 
 
 def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | None = None,
                        device: str | torch.device | None = None, dtype: torch.dtype | None = None,
-                       independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
+                       independent_streams: int | None = None, keep_recipe: bool = True) -> torch.Tensor:  # fmt: skip
     """Materializes a deferred tensor in place and returns it. A real tensor is returned unchanged.
 
     source, name: weights (see `Weights`) and the tensor's name in them; by default, its initial values.
     device, dtype: override the recorded device, and the recorded dtype of floating-point tensors.
     independent_streams: seed for an independent random stream per draw, so that shards match the full tensor.
+    keep_recipe: False frees the recorded operators with their last deferred tensor; `dematerialize` then raises
+        DeferredError.
 
     Raises DeferredError if the tensor was not created by deferred initialization or does not match the weights.
     """
     if source is None:
-        _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
+        device = None if device is None else str(device)
+        _C.materialize_tensors(list(_parts([tensor])), device, dtype, independent_streams, keep_recipe)
         return tensor
     weights = Weights(source)
     if name is None:
@@ -145,31 +147,41 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
     return tensor
 
 
-def materialize_module(module: _Module, source: Any = None, *, prefix: str = "", strict: bool = True,
-                       buffers_only: bool = False, check_fn: Callable[[torch.nn.Module], bool] | None = None,
+def materialize_module(module: _Module, source: Any = None, check_fn: Callable[[torch.nn.Module], bool] | None = None,
+                       *, prefix: str = "", strict: bool = True, buffers_only: bool = False,
                        device: str | torch.device | None = None, dtype: torch.dtype | None = None,
-                       independent_streams: int | None = None) -> _Module:  # fmt: skip
+                       independent_streams: int | None = None, keep_recipe: bool = True) -> _Module:  # fmt: skip
     """Materializes the parameters and buffers of a module and its submodules, one storage at a time.
 
         sg.materialize_module(net)                                     # the same initial values as in eager
         sg.materialize_module(net.layers[3], "model.safetensors", prefix="layers.3.")    # reads only these
 
+    Then materializes the deferred tensors in other attributes (lists, dicts and plain objects included), as they were
+    recorded: `dtype` applies to parameters and buffers only, as in Module.to().
+
     source: weights (see `Weights`): a state dict, or files. Tensors are copied one by one, so the peak exceeds the
-        final memory by at most one tensor. Non-persistent buffers get their initial values.
+        final memory by at most one tensor. Non-persistent buffers get their initial values. A bool is `buffers_only`,
+        as in torchdistx.
+    check_fn: predicate on submodules; tensors are materialized only in those for which it returns True.
     prefix: prefix of the module's names in the weights; other names in the weights are ignored.
     strict: require every parameter and persistent buffer in the weights, and no other names under the prefix.
         Otherwise missing tensors get their initial values. Tied tensors need only one of their names.
-    buffers_only: leave parameters deferred.
-    check_fn: predicate on submodules; tensors are materialized only in those for which it returns True.
+    buffers_only: leave parameters and other attributes deferred.
     dtype: converts floating-point tensors; without it, the weights must have the recorded dtype.
     Other arguments are those of `materialize_tensor`. Names, shapes and dtypes are validated before allocation.
 
     Raises DeferredError, FileError.
     """
+    if isinstance(source, bool):
+        source, buffers_only = None, source
     if source is not None:
         _from_weights(module, Weights(source), prefix, strict, buffers_only, check_fn, device, dtype)
-    tensors = [tensor for tensor in _tensors(module, buffers_only, check_fn) if _C.is_fake(tensor)]
-    _C.materialize_tensors(tensors, None if device is None else str(device), dtype, independent_streams)
+    device = None if device is None else str(device)
+    tensors = [part for part in _parts(_tensors(module, buffers_only, check_fn)) if _C.is_fake(part)]
+    _C.materialize_tensors(tensors, device, dtype, independent_streams, keep_recipe)
+    if not buffers_only:
+        others = [part for part in _parts(_other_tensors(module, check_fn)) if _C.is_deferred(part)]
+        _C.materialize_tensors(others, device, None, independent_streams, keep_recipe)
     return module
 
 
@@ -201,14 +213,13 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
 def dematerialize(materialized: torch.Tensor | torch.nn.Module) -> None:
     """Frees the data of a tensor, which becomes deferred again; changes since materialization are lost.
 
-    For a module, applies to all parameters and buffers with recorded operators; others, such as those read from
-    weights, are kept.
+    For a module, applies to all tensors with recorded operators; others, such as those read from weights, are kept.
 
     Raises DeferredError for a tensor without recorded operators.
     """
     if not isinstance(materialized, torch.nn.Module):
         return _C.dematerialize(materialized)
-    for tensor in _tensors(materialized, False, None):
+    for tensor in _parts([*_tensors(materialized, False, None), *_other_tensors(materialized, None)]):
         with contextlib.suppress(_C.DeferredError):
             _C.dematerialize(tensor)
 
@@ -221,6 +232,11 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
     absent: dict[int, str] = {}
     found = set()
     for name, tensor in places.items():
+        if id(tensor) in chosen and _wrappers.is_wrapper(tensor) and is_deferred(tensor):
+            raise _C.DeferredError(
+                f"'{name}' is a deferred {type(tensor).__name__}, which cannot be read from weights; materialize the "
+                "module without source=, then load the weights (torch.distributed.checkpoint)"
+            )
         if id(tensor) not in chosen or not _C.is_fake(tensor):
             continue
         if prefix + name in weights:
@@ -284,3 +300,21 @@ def _tensors(module, buffers_only, check_fn) -> Iterator[torch.Tensor]:
         entries = [part._buffers] if buffers_only else [part._parameters, part._buffers]
         for tensors in entries:
             yield from (tensor for tensor in tensors.values() if tensor is not None)
+
+
+def _other_tensors(module, check_fn) -> Iterator[torch.Tensor]:
+    """Yields the tensors in other attributes of the modules and of their parameters."""
+    for part in module.modules():
+        if check_fn is not None and not check_fn(part):
+            continue
+        for _, tensor in _attributes.tensors_of(part, but=("_parameters", "_buffers", "_modules")):
+            yield tensor
+        for tensor in part._parameters.values():
+            if tensor is not None:
+                yield from (attribute for _, attribute in _attributes.tensors_of(tensor))
+
+
+def _parts(tensors) -> Iterator[torch.Tensor]:
+    """Yields the tensors, and the inner tensors of wrappers such as DTensor in their place."""
+    for tensor in tensors:
+        yield from (part for _, part in _wrappers.inner(tensor))

@@ -178,7 +178,7 @@ def patch_deepcopy():
     @functools.wraps(original)
     def deepcopy(self, memo):
         # Subclasses define their own __deepcopy__ or copy the storage like plain tensors.
-        if self.is_leaf and id(self) not in memo and _C.is_fake(self) and _C.is_active():
+        if self.is_leaf and id(self) not in memo and _C.is_fake(self):
             _copy_storage(self, memo)
         return original(self, memo)
 
@@ -194,5 +194,6 @@ def _copy_storage(tensor, memo):
     dtype = tensor.dtype if storage.nbytes() % tensor.itemsize == 0 else torch.uint8
     with torch.no_grad():
         sizes = (storage.nbytes() // dtype.itemsize,)
-        whole = torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, sizes)
+        # new_empty: outside of a mode, torch.empty would not be a fake of the tensor's recording.
+        whole = tensor.new_empty(0, dtype=dtype).set_(storage, 0, sizes)
         copied[storage._cdata] = whole.clone().untyped_storage()

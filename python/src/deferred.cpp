@@ -27,11 +27,12 @@ class Deferred {
 };
 
 MaterializeOptions options_of(const std::optional<std::string>& device, std::optional<at::ScalarType> dtype,
-                              std::optional<uint64_t> independent_streams) {
+                              std::optional<uint64_t> independent_streams, bool keep_recipe = true) {
   MaterializeOptions options;
   if (device) options.device = c10::Device(*device);
   options.dtype = dtype;
   options.independent_streams = independent_streams;
+  options.keep_recipe = keep_recipe;
   return options;
 }
 
@@ -54,12 +55,12 @@ void bind_deferred(py::module_& m) {
   m.def(
       "materialize_tensors",
       [](const std::vector<at::Tensor>& tensors, const std::optional<std::string>& device,
-         std::optional<at::ScalarType> dtype, std::optional<uint64_t> independent_streams) {
+         std::optional<at::ScalarType> dtype, std::optional<uint64_t> independent_streams, bool keep_recipe) {
         const py::gil_scoped_release no_gil;
-        materialize_tensors(tensors, options_of(device, dtype, independent_streams));
+        materialize_tensors(tensors, options_of(device, dtype, independent_streams, keep_recipe));
       },
       py::arg("tensors"), py::arg("device") = std::nullopt, py::arg("dtype") = std::nullopt,
-      py::arg("independent_streams") = std::nullopt, py::call_guard<CppCall>());
+      py::arg("independent_streams") = std::nullopt, py::arg("keep_recipe") = true, py::call_guard<CppCall>());
   m.def(
       "materialize_shard",
       [](const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length, bool never_whole,

@@ -70,23 +70,6 @@ namespace {
 
 using torch::jit::Stack;
 
-// Returns whether this is the operator that set_data, which is not an operator itself, calls first.
-bool is_called_by_set_data(const c10::OperatorHandle& op) {
-  static const size_t asked = std::hash<c10::OperatorHandle>{}(
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
-  return std::hash<c10::OperatorHandle>{}(op) == asked;
-}
-
-// Rejects `.data =` and Module::to, which would put a fake's TensorImpl data into a real tensor.
-void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
-  const at::Tensor& self = stack[begin].toTensor();
-  if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
-  refuse_write_while_deferring(info, self, thread_state.mode);
-  throw UnsupportedError(info.name + " would replace the data of a real tensor (" + c10::str(self.sizes()) +
-                         ") by that of a fake one (`.data =`, Module::to); nothing was changed. Create the tensor or "
-                         "module inside the mode, or run this line under an UnfakeGuard");
-}
-
 // Returns whether autocast is on and has a kernel for `op`.
 bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   for (const auto key :
@@ -144,14 +127,6 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
-  if (C10_UNLIKELY(is_called_by_set_data(op))) {
-    try {
-      refuse_to_replace_data(info, *stack, begin);
-    } catch (const Error& error) {
-      translate(error);
-      throw;
-    }
-  }
   if (C10_UNLIKELY(runs_directly(info, *stack, begin))) {
     fake_fallback(op, keys & below, stack);
     return;
@@ -184,7 +159,7 @@ bool is_reported_as_region(const c10::OperatorHandle& op) {
            argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
   };
   const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
-  return tensor_result || schema.returns().empty() || is_called_by_set_data(op);
+  return tensor_result || schema.returns().empty();
 }
 
 }  // namespace shadowgraph

@@ -4,6 +4,7 @@
 // (torch.library.register_fake), is a small program on fake tensors: it sees their simulated devices and chooses the
 // device of its results. Its calls are not observed, and autograd is off. libtorch's Meta kernels and built-in rules
 // see "meta" instead.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -299,6 +300,15 @@ std::shared_ptr<PersistentMode> persistent_mode_of(const OperatorInfo& info, con
   return found;
 }
 
+bool has_fake_operand(const OperatorInfo& info, const Stack& stack) {
+  bool found = false;
+  for (const uint16_t position : info.tensor_arguments) {
+    for_each_tensor(stack[stack.size() - info.argument_count + position],
+                    [&](const at::Tensor& tensor) { found = found || is_fake(tensor); });
+  }
+  return found;
+}
+
 class PersistentModeScope {
  public:
   explicit PersistentModeScope(PersistentMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
@@ -458,6 +468,13 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     if (const auto lasting = persistent_mode_of(info, *stack)) {
       const PersistentModeScope scope(*lasting);
       run_fake_call(op, keys, stack);
+      return;
+    }
+    if (!has_fake_operand(info, *stack)) {
+      // They were deferred views of materialized storages, and are real now. Their device may have changed, too.
+      const c10::impl::ExcludeDispatchKeyGuard exclude(kFakeKey);
+      const at::AutoDispatchBelowADInplaceOrView below;
+      info.op.callBoxed(stack);
       return;
     }
   }

@@ -14,6 +14,7 @@
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
+#include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
 #include <ATen/ops/detach_ops.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -499,6 +500,29 @@ at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
   return at::Tensor(fake->shallow_copy_and_detach(fake->version_counter(), fake->allow_tensor_metadata_change()));
 }
 
+// The operator that `.data =` (set_data) calls first. Rejects a fake as the data of another tensor, also outside of a
+// mode: a real tensor cannot become a fake one, so it would become a plain meta tensor.
+bool shallow_copy_kernel(const at::Tensor& self, const at::Tensor& from) {
+  static const OperatorInfo& info = OperatorInfo::of(
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
+  const bool becomes_fake =  // a materialized tensor
+      thread_state.mode == nullptr && dynamic_cast<const FakeTensorImpl*>(self.unsafeGetTensorImpl()) != nullptr;
+  if (is_fake(self) || becomes_fake || !is_fake(from)) {
+    return at::native::_has_compatible_shallow_copy_type(self, from);
+  }
+  try {
+    refuse_write_while_deferring(info, self, thread_state.mode);
+    throw UnsupportedError("`.data =`, Module::to or Module::clone would replace the data of a real tensor (" +
+                           c10::str(self.sizes()) +
+                           ") by that of a fake one; nothing was changed. Create the tensor or module inside the mode "
+                           "or deferred_init, materialize deferred tensors first, or run this line under an "
+                           "UnfakeGuard, on real tensors");
+  } catch (const Error& error) {
+    translate(error);
+    throw;
+  }
+}
+
 void install_dispatch_keys() {
   check_key_is_free(kFakeKey);
   check_key_is_free(kCompositeKey);
@@ -514,6 +538,13 @@ void install_dispatch_keys() {
   static Library unboxed_composites(Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
   register_unboxed_composites(unboxed_composites);
   unboxed_composites.impl("detach", CppFunction(TORCH_FN(detach_kernel)));
+  static std::vector<std::unique_ptr<Library>> set_data;
+  for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA, c10::DispatchKey::AutogradXPU,
+                         c10::DispatchKey::AutogradMPS, c10::DispatchKey::AutogradPrivateUse1,
+                         c10::DispatchKey::AutogradMeta, kFakeKey}) {
+    set_data.push_back(std::make_unique<Library>(Library::IMPL, "aten", key, __FILE__, __LINE__));
+    set_data.back()->impl("_has_compatible_shallow_copy_type", CppFunction(TORCH_FN(shallow_copy_kernel)));
+  }
   static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);

@@ -195,5 +195,45 @@ TEST(DeferredModules, AskingLeavesNoTrace) {
   EXPECT_EQ(deferred_graph(x).node_count(), nodes);
 }
 
+// A tensor from outside gets other memory: the recording holds what it had.
+TEST(DeferredModules, TensorsFromOutsideGetOtherMemory) {
+  const torch::NoGradGuard no_grad;
+  const std::pair<const char*, std::function<void(torch::nn::Linear&)>> changes[] = {
+      {"to", [](torch::nn::Linear& outside) { outside->to(at::kHalf); }},
+      {"set_data", [](torch::nn::Linear& outside) { outside->weight.set_data(torch::zeros({1})); }},
+      {"another module", [](torch::nn::Linear& outside) { outside = torch::nn::Linear(1, 1); }},
+  };
+  for (const auto& [what, change] : changes) {
+    torch::nn::Linear outside(2000, 2000);
+    const at::Tensor made = deferred_init([&] { return outside->weight * 2; });
+    const at::Tensor wanted = outside->weight * 2;
+    change(outside);
+    materialize_tensor(made);
+    EXPECT_TRUE(same_bits(made, wanted)) << what;
+  }
+  torch::nn::Linear outside(3, 3);
+  const at::Tensor made = deferred_init([&] { return outside->weight * 2; });
+  outside->weight.data().mul_(2);
+  EXPECT_THROW(materialize_tensor(made), DeferredError);
+}
+
+TEST(DeferredModules, RealTensorsDoNotGetDeferredData) {
+  torch::manual_seed(4);
+  auto net = deferred_init([] { return torch::nn::Linear(3, 3); });
+  at::Tensor real = torch::ones({3, 3});
+  EXPECT_THROW(real.set_data(net->weight.detach()), UnsupportedError);
+  EXPECT_TRUE(at::equal(real, torch::ones({3, 3})));
+  EXPECT_THROW(net->clone(), UnsupportedError);  // its parameters are real
+  torch::manual_seed(4);
+  auto [first, second] = deferred_init([] {
+    torch::nn::Linear made(3, 3);
+    return std::pair(made, std::dynamic_pointer_cast<torch::nn::LinearImpl>(made->clone()));
+  });
+  materialize_module(*second);
+  materialize_module(*first);
+  EXPECT_TRUE(same_bits(first->weight, second->weight));
+  EXPECT_FALSE(first->weight.is_alias_of(second->weight));
+}
+
 }  // namespace
 }  // namespace shadowgraph
