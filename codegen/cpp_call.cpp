@@ -334,6 +334,10 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
     needs_.helpers.insert("exchange_random_state");
     return call_by_schema("exchange_random_state", target);
   }
+  if (target.name() == seed_generator().name()) {
+    needs_.helpers.insert("seed_generator");
+    return call_by_schema("seed_generator", target);
+  }
   refuse_node(graph_, node, why_no_function(target));
 }
 

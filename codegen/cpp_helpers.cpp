@@ -249,6 +249,17 @@ at::Tensor exchange_random_state(const at::Tensor& state, at::Device device) {
   return before;
 }
 )"},
+      {"seed_generator",
+       {},
+       {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
+       R"(
+// Seeds the default generator of a device.
+void seed_generator(int64_t seed, at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(static_cast<uint64_t>(seed));
+}
+)"},
       {"load_constants", {}, {"fstream", "iterator", "stdexcept", "torch/csrc/jit/serialization/pickle.h"}, ""},
       {"checkpoint",
        {"drop"},

@@ -200,6 +200,10 @@ class PythonCalls {
       helpers_.insert("random_state");
       return gets ? "default_generator(" + arguments + ").get_state()" : "exchange_random_state(" + arguments + ")";
     }
+    if (target.name() == seed_generator().name()) {
+      helpers_.insert("random_state");
+      return "seed_generator(" + arguments + ")";
+    }
     refuse_node(graph_, node, why_no_function(target));
   }
 
@@ -291,6 +295,10 @@ def exchange_random_state(state, device):
     before = default_generator(device).get_state()
     default_generator(device).set_state(state)
     return before
+
+def seed_generator(seed, device):
+    """Seeds the default generator."""
+    default_generator(device).manual_seed(seed)
 
 )";
 

@@ -56,6 +56,11 @@ const Target& set_random_state() {
   return target;
 }
 
+const Target& seed_generator() {
+  static const Target target = function("::seed(int seed, Device device) -> ()");
+  return target;
+}
+
 int64_t random_state_bytes(c10::Device device) {
   if (device.is_cuda()) return kCudaStateBytes;
   if (!device.is_cpu()) {
@@ -93,6 +98,14 @@ std::shared_ptr<const RegisteredFunction> random_state_function(const Target& ta
           set_random_state(), [](Arguments) { return std::vector<c10::IValue>(); },
           [](Arguments a) {
             exchange_random_state(a[1].toDevice(), a[0].toTensor());
+            return std::vector<c10::IValue>();
+          }),
+      registered(
+          seed_generator(), [](Arguments) { return std::vector<c10::IValue>(); },
+          [](Arguments a) {
+            at::Generator generator = at::globalContext().defaultGenerator(a[1].toDevice());
+            const std::lock_guard lock(generator.mutex());
+            generator.set_current_seed(static_cast<uint64_t>(a[0].toInt()));
             return std::vector<c10::IValue>();
           }),
   };

@@ -3,11 +3,12 @@
 //     %s = sg_random::get_state(device=cpu)                before dropout in forward
 //     %t = sg_random::exchange_state(state=%s, device=cpu) before dropout is recomputed: sets %s, returns the old one
 //          sg_random::set_state(state=%t, device=cpu)      after it: as if nothing had been drawn
+//          sg_random::seed(seed=9, device=cpu)             torch.manual_seed(9) in the program
 //
 // They use the device's default generator. A state is a byte tensor on the CPU (at::Generator::get_state), so it has a
 // lifetime and a size like every other tensor: 5056 bytes for the CPU's generator, 16 for CUDA's.
 // shadowgraph/graph/analysis.h treats the functions as random operators, so they are not reordered relative to draws,
-// and the two that set a state are never removed.
+// and those that set a state are never removed.
 //
 // They need no registration: find_function (shadowgraph/capture/replay.h) finds them.
 #pragma once
@@ -33,6 +34,7 @@ constexpr std::string_view kRandomStateNamespace = "sg_random";
 const Target& get_random_state();
 const Target& exchange_random_state();
 const Target& set_random_state();
+const Target& seed_generator();
 
 // Returns the size of a state of that device's generator in bytes; throws Error for devices other than CPU and CUDA.
 int64_t random_state_bytes(c10::Device device);

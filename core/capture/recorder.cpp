@@ -132,6 +132,20 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (mode_.data_sizes.has_used()) note_data_sizes(node);
   if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
+  if (default_generator_ && draws_from_default_generator(node)) default_generator_->draw(node);
+}
+
+bool Recorder::draws_from_default_generator(NodeId node) const {
+  if (!graph_.facts(node).random) return false;
+  for (const Argument& argument : graph_.arguments(node)) {
+    if (argument.kind == ArgumentKind::kGenerator && argument.i != 0) return false;  // one that the program created
+  }
+  bool on_cpu = false;
+  graph_.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = graph_.value(value).storage;
+    on_cpu = on_cpu || (storage.valid() && graph_.storage(storage).device_type == c10::kCPU);
+  });
+  return on_cpu;
 }
 
 namespace {
@@ -318,6 +332,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
+  if (default_generator_) default_generator_->end();
   flush_frees();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
@@ -336,6 +351,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   note_routings_read();
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbours();
+  if (default_generator_) default_generator_->record_in(graph_);
   link_->close();
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);

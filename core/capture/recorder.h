@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "core/capture/default_generator.h"
 #include "core/capture/source_location.h"
 #include "core/capture/storage_identity.h"
 #include "core/fake/call_observer.h"
@@ -126,7 +128,16 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Returns the first value on the storage.
   ValueId root_of(StorageId storage) const { return storage_root_[storage.index]; }
 
+  // Detects where the program changes the state of the default generator (core/capture/default_generator.h).
+  void watch_default_generator() { default_generator_.emplace(); }
+
   // ---- CallObserver
+  void mode_suspended() override {
+    if (default_generator_) default_generator_->suspend();
+  }
+  void mode_resumed() noexcept override {
+    if (default_generator_) default_generator_->resume();
+  }
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo& info) noexcept override;
@@ -209,6 +220,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   RegionId add_inferred_module(RegionId parent, StringId name);
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_frees();
+  bool draws_from_default_generator(NodeId node) const;
   void link_backward(NodeId node);
   void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
@@ -277,6 +289,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::vector<NodeId> sequence_owner_;  // by sequence number - base: the forward node of that grad_fn
   std::vector<Saved> saved_;
   std::unordered_set<uint64_t> size_reads_;
+  std::optional<DefaultGenerator> default_generator_;
 };
 
 // Returns the recorder of this thread's active capture, or nullptr.

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/hash.h>
 
 #include <algorithm>
@@ -396,6 +397,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
 
 DeferredInit::DeferredInit(const DeferredOptions& options) {
   if (is_deferring()) return;
+  if (Recorder* capture = current_recorder()) capture->mode_suspended();  // both use the default generator
   mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
   const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
   record_ = link->record;
@@ -414,6 +416,9 @@ void DeferredInit::finish() {
   const auto record = std::exchange(record_, nullptr);
   const auto link = std::exchange(link_, nullptr);
   mode_.reset();
+  const auto resume = c10::make_scope_exit([] {
+    if (Recorder* capture = current_recorder()) capture->mode_resumed();
+  });
   record->end_scope();
 }
 

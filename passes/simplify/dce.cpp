@@ -111,7 +111,8 @@ class DeadCode {
 // the later ones there.
 bool replays_random_state(const Graph& graph) {
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
-    if (graph.target(TargetId(i)).name() == exchange_random_state().name()) return true;
+    const std::string& name = graph.target(TargetId(i)).name();
+    if (name == exchange_random_state().name() || name == set_random_state().name()) return true;
   }
   return false;
 }

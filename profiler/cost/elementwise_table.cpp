@@ -518,7 +518,7 @@ constexpr ElementwiseRow kRows[] = {
         _functional_sym_constrain_range_for_size _linalg_check_errors _make_dep_token _print record_stream
         resize resize_as _resize_output set requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_
         as_strided_ _efficientzerotensor from_file _cudnn_rnn_flatten_weight
-        sg_random::get_state sg_random::exchange_state sg_random::set_state)"},
+        sg_random::get_state sg_random::exchange_state sg_random::set_state sg_random::seed)"},
     {K::kCopy, nothing, kFree, "_convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo"},
 
     // ---- Fused optimizer steps, per parameter element, with every option on except amsgrad

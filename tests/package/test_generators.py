@@ -1,7 +1,10 @@
 """Generators of the program's own: captures, replays and descriptions draw from them, and move them, as eager does."""
 
+import runpy
+
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import shadowgraph as sg
 
@@ -184,3 +187,117 @@ def test_descriptions_draw_from_it_too():
     for i in (4, 1, 3, 0, 2):
         assert torch.equal(sg.materialize_tensor(described[i]), eager[i])
     assert torch.equal(generator.get_state(), state)
+
+
+def forked(x):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        inside = torch.rand(4)
+    return x + inside, torch.rand(4)
+
+
+def saved(x):
+    first = torch.rand(4)
+    state = torch.get_rng_state()
+    second = torch.rand(2), torch.randn(3)
+    torch.set_rng_state(state)
+    third = torch.rand(2), torch.randn(3)
+    torch.set_rng_state(state)
+    return x + first, *second, *third, torch.rand(4)
+
+
+def seeded_twice(x):
+    torch.manual_seed(1)
+    first = torch.rand(4)
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    second = torch.randn(5)
+    torch.set_rng_state(state)
+    return x * first, second, torch.rand(3)
+
+
+def checkpointed(x):
+    weight = torch.eye(4, requires_grad=True)
+
+    def layer(y):
+        return torch.nn.functional.dropout(y @ weight, 0.5)
+
+    y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    y = torch.utils.checkpoint.checkpoint(layer, y, use_reentrant=False)
+    (gradient,) = torch.autograd.grad(y.sum(), [weight])
+    return gradient, y.detach(), torch.rand(2)
+
+
+OUTSIDE = torch.Generator().manual_seed(77).get_state()
+
+
+def from_outside(x):
+    torch.set_rng_state(OUTSIDE)
+    return x + torch.rand(4), torch.rand(2)
+
+
+def moved(x):
+    generator = torch.Generator().manual_seed(4)
+    torch.rand(4)
+    torch.set_rng_state(generator.get_state())
+    return x + torch.rand(4), torch.rand(4)
+
+
+def unchanged(x):
+    with torch.random.fork_rng(devices=[]):
+        first = torch.rand(4)
+    torch.set_rng_state(torch.get_rng_state())
+    return x + first, torch.rand(4)
+
+
+def seeded_at_the_end(x):
+    first = torch.rand(4)
+    torch.manual_seed(8)
+    return (x + first,)
+
+
+def unfaked(x):
+    first = torch.rand(4)
+    with sg.unfake():
+        torch.manual_seed(6)
+    return x + first, torch.rand(4)
+
+
+SEEDING = {
+    "manual_seed": lambda x: (torch.manual_seed(9), x + torch.rand(4), torch.rand(2))[1:],
+    "the seed from before": lambda x: (torch.rand(2), torch.manual_seed(3), x + torch.rand(4))[2:],
+    "default_generator": lambda x: (torch.default_generator.manual_seed(5), x + torch.randn(4))[1:],
+    "a negative seed": lambda x: (torch.manual_seed(-2), x + torch.rand(4))[1:],
+    "initial_seed": lambda x: (torch.manual_seed(9), x + torch.rand(4) + torch.initial_seed())[1:],
+    **{each.__name__: each for each in (forked, saved, seeded_twice, checkpointed, from_outside, moved, unchanged,
+                                        seeded_at_the_end, unfaked)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEDING)
+def test_replay_of_a_program_that_seeds_itself(name, tmp_path):
+    program, x = SEEDING[name], torch.ones(4) if name != "checkpointed" else torch.ones(3, 4)
+    spec = "f32[4]" if name != "checkpointed" else "f32[3,4]"
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    eager = [program(x), program(x)]
+    left = torch.get_rng_state()
+    torch.set_rng_state(before)
+    graph = sg.capture(program, spec)
+    drawn = torch.rand(2)  # the capture drew nothing
+    torch.set_rng_state(before)
+    if "seed" not in name and name not in ("moved", "from_outside", "unfaked"):
+        assert torch.equal(drawn, torch.rand(2))
+    passes = graph.copy()
+    passes.run_passes("functionalize,dce,cse", check=True)
+    (file, *_) = graph.emit_python(tmp_path, name="emitted")
+    forward = runpy.run_path(str(file))["forward"]
+
+    def emitted(x):
+        return [value for _, value in sorted(forward({"x": x}).items())]
+
+    parsed = [] if name == "from_outside" else [sg.Graph.parse(graph.text()).compile()]
+    for run in (graph.compile(), graph.copy().compile(), passes.compile(), emitted, *parsed):
+        torch.set_rng_state(before)
+        assert all(same(run(x), wanted) for wanted in eager)
+        assert torch.equal(torch.get_rng_state(), left)
