@@ -4,6 +4,8 @@ import runpy
 
 import runpy
 
+import runpy
+
 import pytest
 import torch
 import torch.utils.checkpoint
