@@ -4,7 +4,7 @@
     scripts/lint.py              files changed since the merge base with --base, then others until the budget is used
     scripts/lint.py --all        all files, without a budget
     scripts/lint.py FILE...      only these files
-    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml); takes seconds
+    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml)
 
 A source has changed if it or a header that it includes, directly or not, has changed. The order of the others rotates
 with each commit, so that every file is checked eventually. A source with libtorch's headers takes 4 s, one with

@@ -55,7 +55,7 @@ def told(name, pairs):
 def compare(name):
     """Predicts the rows of the table in module `name`, prints errors, and optionally writes both values of each row.
 
-    A module defines TABLE (the file with its rows), TITLE, UNIT, and WORST (an explanation of the worst rows). rows(path)
+    A module defines TABLE (the file with its rows), TITLE, UNIT and WORST (explains the worst rows). rows(path)
     reads them, if a row is more than a line; is_compared(row) excludes some; part(row) and named(row) describe a row to
     readers. published(row) returns a number, predicted(row) a dictionary, whose "predicted" is compared with the number
     and whose "fits" tells whether memory suffices. others(answers) returns pairs of other values by name, for the page.

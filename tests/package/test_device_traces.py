@@ -238,7 +238,7 @@ def test_a_gpus_trace_has_the_peaks_of_its_device(tmp_path):
     assert spec["tables"]["aten::mm"]["bfloat16"] == [[1, 64, 4096, 4096, pytest.approx(20e-6)],
                                                       [1, 4096, 4096, 4096, pytest.approx(300e-6)]]  # fmt: skip
     assert spec["tables"]["aten::add.Tensor"]["bfloat16"] == [[3 * 2 * 2**24, pytest.approx(45e-6)]]
-    assert spec["tables"]["aten::bernoulli_.float"]["bfloat16"][0][1] == pytest.approx(25e-6), "both kernels of the call"
+    assert spec["tables"]["aten::bernoulli_.float"]["bfloat16"][0][1] == pytest.approx(25e-6), "both kernels of a call"
     left = {entry["op"]: entry for entry in found["left_out"]}
     assert left["my_own_kernel"]["seconds"] == pytest.approx(70e-6) and "Memcpy HtoD" in left
     assert found["collectives"] == 3

@@ -110,8 +110,7 @@ TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
   EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "the layout of the addend does not matter";
   spec.vector = 2e12;
   EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 without TF32";
-  EXPECT_NEAR(seconds(slow), 2.0 * 128 * 256 * 4096 / (0.82 * 2e10) + 1.5e-6, 1e-9)
-      << "not supported by tensor cores";
+  EXPECT_NEAR(seconds(slow), 2.0 * 128 * 256 * 4096 / (0.82 * 2e10) + 1.5e-6, 1e-9) << "not supported by tensor cores";
 }
 
 TEST(GpuKernels, AFilledCopyIsMovedTwice) {

@@ -264,8 +264,7 @@ TEST(Links, FewerProcessesThanAMeshHasReachEachOtherByFewerLinks) {
   EXPECT_NEAR(bandwidth(5), 80.6e9 * 8 / 8.25, 1e6) << "as four";
   ProcessGroupInfo eight{.name = "g", .size = 8, .rank = 0, .ranks = {}, .axis = ""};
   const CollectiveCost all = collective_cost(CollectiveKind::kAllToAll, int64_t{1} << 32, eight, links, -1);
-  EXPECT_NEAR(static_cast<double>(all.wire) / all.transfer, 46.9e9 * 7 / 7.25, 1e6)
-      << "pairs have no dedicated link";
+  EXPECT_NEAR(static_cast<double>(all.wire) / all.transfer, 46.9e9 * 7 / 7.25, 1e6) << "pairs have no dedicated link";
 }
 
 }  // namespace

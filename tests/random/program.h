@@ -30,17 +30,16 @@ namespace shadowgraph::testing {
 
 // Features that programs may use. All are on by default; turn some off to narrow down a failure.
 struct RandomProgramOptions {
-  bool writes = true;           // in-place arithmetic, copy_, fill_, index_put_, ...
-  bool out_variants = true;     // at::add_out and similar
-  bool random = true;           // uniform_, normal_, bernoulli_, dropout, rand
-  bool metadata_writes = true;  // t_, transpose_, squeeze_, unsqueeze_
-  bool set = true;              // set_ and `.data =` (set_data)
-  bool resize = true;           // resize_, also of views and inputs
-  bool write_inputs = true;     // inputs may be written
-  bool shared_inputs = true;    // two inputs may be views of one storage
-  bool overlapping_views =
-      true;             // expand, unfold and as_strided with overlapping elements (read, or filled entirely)
-  bool complex = true;  // c64 inputs, real, imag, conj
+  bool writes = true;             // in-place arithmetic, copy_, fill_, index_put_, ...
+  bool out_variants = true;       // at::add_out and similar
+  bool random = true;             // uniform_, normal_, bernoulli_, dropout, rand
+  bool metadata_writes = true;    // t_, transpose_, squeeze_, unsqueeze_
+  bool set = true;                // set_ and `.data =` (set_data)
+  bool resize = true;             // resize_, also of views and inputs
+  bool write_inputs = true;       // inputs may be written
+  bool shared_inputs = true;      // two inputs may be views of one storage
+  bool overlapping_views = true;  // expand, unfold and as_strided with overlapping elements (read, or filled entirely)
+  bool complex = true;            // c64 inputs, real, imag, conj
 };
 
 struct RandomProgramBody;

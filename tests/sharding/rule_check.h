@@ -13,12 +13,12 @@
 namespace shadowgraph {
 
 struct RuleCheck {
-  int64_t calls = 0;                                     // distinct calls that ran
-  int64_t strategies = 0;                                // strategies checked, each on one mesh
-  int64_t products = 0;                                  // combinations of two strategies on a mesh of two axes
-  std::vector<std::string> wrong;                        // violations: the call, the strategy, the mesh, the difference
-  std::map<std::string, std::string> silent;             // by operator: why calls cannot run here
-  std::set<std::string> operators;                       // operators of the calls that ran
+  int64_t calls = 0;                          // distinct calls that ran
+  int64_t strategies = 0;                     // strategies checked, each on one mesh
+  int64_t products = 0;                       // combinations of two strategies on a mesh of two axes
+  std::vector<std::string> wrong;             // violations: the call, the strategy, the mesh, the difference
+  std::map<std::string, std::string> silent;  // by operator: why calls cannot run here
+  std::set<std::string> operators;            // operators of the calls that ran
   // by operator: placements that are valid but offered by no strategy
   std::map<std::string, std::set<std::string>> missing;
 };

@@ -66,7 +66,7 @@ TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
   EXPECT_EQ(graph.target(graph.storage(blocks[0]).freed_after).name(), "aten::empty.memory_format");
   EXPECT_TRUE(graph.is_before(graph.storage(blocks[0]).freed_after, graph.storage(blocks[1]).born));
   EXPECT_TRUE(graph.storage(blocks[1]).freed_after.valid());
-  // The peak has x, the shard, y (96 bytes), the block, and cat's result (256) beside a scaled shard (128).
+  // The peak has x (96 bytes), the shard (128), the block and cat's result (256 each), a scaled shard (128), and y (96).
   EXPECT_EQ(MemoryTimeline::of(graph).peak().bytes, 96 + 128 + 256 + 256 + 128 + 96);
 
   const at::Tensor real_x = at::rand({3, 8}), real_shard = at::rand({4, 8});
