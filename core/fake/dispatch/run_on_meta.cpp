@@ -274,7 +274,7 @@ bool provide_host_read(const OperatorInfo& info, Stack* stack) {
     try {
       value = values.read(info.name, "left_aligned", mask, source, [&] { return known_alignment(self, mask); });
     } catch (const DataDependentError& error) {
-      throw DataDependentError(std::string(error.what_without_backtrace()) + kDenseEncoder);
+      throw DataDependentError(std::string(error.what()) + kDenseEncoder);
     }
   } else if (!value) {
     value = values.read(info.name, is_equal ? "equal" : "item", self, source,
