@@ -363,7 +363,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         graph.set_metadata("step", "steady" if steady_state else "first")
     for name, value in training.metadata():
         graph.set_metadata(name, value)
-    assumed = [conversion.text()]
+    assumed = [conversion.text(), _media_left_out(module, args, kwargs)]
     if _compiled.is_compiled(module):
         assumed.append("torch.compile is ignored: compiled programs use less memory and time")
     if _models.is_exported(module):
@@ -373,6 +373,23 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     if module is not None:
         graph.set_metadata("model", _schedules.name_of(module))
     return graph, seconds
+
+
+# Inputs of transformers models that are read by another part of the model than the text.
+_MEDIA = ("pixel_values", "pixel_values_videos", "input_features", "input_values")
+
+
+def _media_left_out(module, args, kwargs):
+    """Returns a note if a multimodal transformers model runs without images, videos and audio, else ""."""
+    if module is None or not getattr(getattr(module, "config", None), "sub_configs", None):
+        return ""
+    takes = list(inspect.signature(module.forward).parameters)
+    given = {*takes[: len(args)], *kwargs}
+    media = [name for name in _MEDIA if name in takes]
+    if not media or given.intersection(media):
+        return ""
+    return (f"without {' or '.join(media)}, the model runs on text alone: the encoder of images, video or audio counts "
+            "as parameters only; give it as an input")  # fmt: skip
 
 
 def _neighbor_shapes(module, program, shapes, mode, step):

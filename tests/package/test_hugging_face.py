@@ -151,3 +151,17 @@ def test_a_class_has_the_defaults_of_its_configuration():
     graph = sg.profile(transformers.GPT2LMHeadModel, {"input_ids": "i64[1,16]"}, device="cuda").graph
     (table,) = [node for node in graph.find("sg::parameter") if node.argument("name") == "transformer.wte.weight"]
     assert table.outputs[0].shape == (50257, 768)
+
+
+def test_a_multimodal_model_without_images_says_that_its_encoder_does_not_run():
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(num_hidden_layers=2, hidden_size=64, intermediate_size=128,
+                                                    num_attention_heads=2, image_size=28, patch_size=14),
+        text_config=transformers.LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=128,
+                                             num_hidden_layers=1, num_attention_heads=2))  # fmt: skip
+    text = sg.profile(config, {"input_ids": "i64[1,16]"}, device="cuda", mode="infer")
+    assert "without pixel_values, the model runs on text alone" in str(text)
+    plain = sg.profile(transformers.LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=128,
+                                                num_hidden_layers=1, num_attention_heads=2),
+                       {"input_ids": "i64[1,16]"}, device="cuda", mode="infer")  # fmt: skip
+    assert "text alone" not in str(plain)
