@@ -14,7 +14,7 @@ import shadowgraph as sg
 class DividesBySize(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        # large enough that PyTorch compresses the archive's debug records
+        # not read; archives also have compressed debug records
         self.register_buffer("other", torch.ones(4096))
 
     def forward(self, x, ids):
