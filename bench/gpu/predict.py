@@ -36,14 +36,21 @@ def captured(program, steps):
         return session.finish(None)
 
 
+def totals(time):
+    """Returns the seconds of all captured steps, and those by kernel class: a profile gives the mean of a loop's steps."""
+    steps = max(1, time["steps"])
+    seconds = {key: steps * time[key] for key in ("seconds", "device_seconds", "host_seconds")}
+    return seconds, {kind: steps * each for kind, each in time["classes"].items()}
+
+
 def predicted(program, spec):
     began = time.perf_counter()
     whole, before = (sg.profile(captured(program, steps), spec=spec, interconnect="h100").dict()
                      for steps in (STEPS, STEPS - 1))  # fmt: skip
     memory = whole["device_memory"]
-    later = {key: whole["time"][key] - before["time"][key] for key in ("seconds", "device_seconds", "host_seconds")}
-    later["classes"] = {kind: seconds - before["time"]["classes"].get(kind, 0)
-                        for kind, seconds in whole["time"]["classes"].items()}  # fmt: skip
+    (seconds, classes), (seconds_before, classes_before) = (totals(report["time"]) for report in (whole, before))
+    later = {key: seconds[key] - seconds_before[key] for key in seconds}
+    later["classes"] = {kind: each - classes_before.get(kind, 0) for kind, each in classes.items()}
     return {"allocated": memory["allocated_peak_bytes"], "reserved": memory["reserved_peak_bytes"],
             "after_steps": memory["allocated_after_steps"], "reserved_after_steps": memory["reserved_after_steps"],
             "assumed": memory["assumed"], "time": later, "uncovered": whole["uncovered_operators"],
@@ -60,8 +67,8 @@ def seconds_of(name, spec):
             for _ in range(calls):
                 run()
             graph = session.finish(None)
-        time_of = sg.profile(graph, spec=spec).dict()["time"]
-        return {**time_of["classes"], "seconds": time_of["device_seconds"]}
+        seconds, classes = totals(sg.profile(graph, spec=spec).dict()["time"])
+        return {**classes, "seconds": seconds["device_seconds"]}
 
     one, two = device_seconds(1), device_seconds(2)
     return {kind: two[kind] - one.get(kind, 0) for kind in two if two[kind] > one.get(kind, 0)}
@@ -86,7 +93,7 @@ def step_seconds(change, passes, spec):
             graph = session.finish(None)
         if passes:
             graph.run_passes(passes)
-        return sg.profile(graph, spec=spec).dict()["time"]["seconds"]
+        return totals(sg.profile(graph, spec=spec).dict()["time"])[0]["seconds"]
 
     return captured_steps(3) - captured_steps(2)
 
@@ -102,7 +109,7 @@ def predict_float8(spec):
                 for _ in range(calls):
                     run()
                 graph = session.finish(None)
-            return sg.profile(graph, spec=spec).dict()["time"]["device_seconds"]
+            return totals(sg.profile(graph, spec=spec).dict()["time"])[0]["device_seconds"]
 
         kernels[name] = 1e6 * (device_seconds(2) - device_seconds(1))
     programs = {name: step_seconds(float8.PROGRAMS[name], "", spec) for name in ("bf16", "as the pass", "torchao")}
