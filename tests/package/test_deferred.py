@@ -245,7 +245,10 @@ def test_the_last_tensor_of_a_recording_drops_its_storage():
     described.set_()
     assert described.shape == (0,)
     kept = sg.deferred_init(torch.rand, 3)
-    assert sg.materialize_tensor(kept * 2 + described.sum()).shape == (3,)
+    with pytest.raises(sg.DeferredError, match="another deferred_init"):
+        kept * 2 + described.sum()
+    assert sg.materialize_tensor(kept * 2).shape == (3,)
+    assert sg.materialize_tensor(described.sum()).item() == 0 and sg.materialize_tensor(described).shape == (0,)
 
 
 class Tables(nn.Module):

@@ -98,7 +98,7 @@ def test_what_the_program_makes_is_named():
     at_peak = report.dict()["peak"]["by_kind"]
     assert at_peak["optimizer_state"] >= 2 * weights
     assert {node.phase for node in graph if node.target == "aten::uniform_"} == {"init"}
-    assert graph.metadata == {"device": "cuda:0", "mode": "train", "model": "Sequential"}
+    assert graph.metadata == {"device": "cuda:0", "mode": "train", "model": "Sequential", "steps": "2"}
 
 
 def test_a_second_model_and_a_loss():
@@ -195,11 +195,14 @@ def steps_of_a_loop(steps, closure=False, accumulate=1, twice=1):
 
 @pytest.mark.parametrize("how", [{}, {"closure": True}, {"accumulate": 3}])
 def test_seconds_of_a_loop_are_those_of_a_step(how):
-    one, four = steps_of_a_loop(1, **how), steps_of_a_loop(4, **how)
-    assert one.dict()["time"]["steps"] == 1 and four.dict()["time"]["steps"] == 4
+    one, _, _, four = reports = [steps_of_a_loop(steps, **how) for steps in (1, 2, 3, 4)]
+    assert [each.dict()["time"]["steps"] for each in reports] == [1, 2, 3, 4]
     for name in ("seconds", "device_seconds", "host_seconds"):
-        # The first step also creates the optimizer's state.
-        assert four.dict()["time"][name] == pytest.approx(one.dict()["time"][name], rel=0.2)
+        first, *_, mean = means = [each.dict()["time"][name] for each in reports]
+        steady = 3 * means[2] - 2 * means[1]  # of the third step
+        assert steady > 0 and 4 * mean - 3 * means[2] == pytest.approx(steady, rel=0.01)
+        # Only the first step also creates the models and the optimizers' state.
+        assert steady < mean < first and mean == pytest.approx(steady + (first - steady) / 4, rel=0.01)
     assert sum(four.dict()["time"]["classes"].values()) == pytest.approx(four.dict()["time"]["device_seconds"])
     assert four.dict()["time"]["calls"] > 3 * one.dict()["time"]["calls"]
     assert " a step, the mean of 4 captured steps, estimated for" in str(four)
