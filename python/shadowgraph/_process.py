@@ -56,6 +56,7 @@ def install():
         _files.patch_loading()
         _patch_data_dependent_functions()
         _patch_storage_access()
+        _patch_host_buffers()
         _reads.patch_deepcopy()
         _libraries.install_import_hook()
         _patch_storage_resize()
@@ -323,6 +324,27 @@ def _patch_storage_access():
     for name in ("_getitem", "_setitem"):
         for_real(torch.storage.TypedStorage, name, lambda typed: typed._untyped_storage)
     for_real(torch.UntypedStorage, "copy_", lambda storage: storage)
+
+
+def _patch_host_buffers():
+    """Makes tensors on a buffer tensors of the captured program, as from_numpy does, which ends in lift_fresh."""
+
+    def lifting(original):
+        @functools.wraps(original)
+        def call(obj, *args, **kwargs):
+            tensor = original(obj, *args, **kwargs)
+            if not _C.is_capturing() or isinstance(obj, (torch.Tensor, torch.UntypedStorage)):
+                return tensor
+            if _C.is_fake(tensor) or tensor.device.type != "cpu":
+                return tensor
+            with torch.no_grad():
+                lifted = torch.ops.aten.lift_fresh(tensor)
+            return lifted.requires_grad_(tensor.requires_grad)
+
+        return call
+
+    torch.asarray, torch.frombuffer = lifting(torch.asarray), lifting(torch.frombuffer)
+    torch.from_dlpack = torch.utils.dlpack.from_dlpack = lifting(torch.from_dlpack)
 
 
 def _patch_storage_resize():
