@@ -30,7 +30,10 @@ std::string closest(std::string_view name, std::span<const std::string> candidat
       best_distance = distance;
     }
   }
-  return best;
+  if (!best.empty() || plain.size() < 4) return best;
+  const auto longer = std::ranges::find_if(
+      candidates, [&](const std::string& candidate) { return letters_and_digits(candidate).starts_with(plain); });
+  return longer == candidates.end() ? best : *longer;
 }
 
 void check_keys(const JsonPlace& object, std::string_view whose, std::span<const std::string> keys) {

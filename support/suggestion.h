@@ -7,7 +7,8 @@
 
 namespace shadowgraph {
 
-// Returns the candidate closest to `name` by edit distance, ignoring case and punctuation; empty if none is close.
+// Returns the candidate closest to `name` by edit distance, ignoring case and punctuation; otherwise the first one that
+// begins with `name`; empty if there is none.
 //
 //     closest("ResNet-5", {"resnet50", "gpt2"})  // "resnet50"
 std::string closest(std::string_view name, std::span<const std::string> candidates);

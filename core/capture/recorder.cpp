@@ -338,6 +338,7 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   Node& n = mutable_node(graph_, node);
   n.phase = phase_.valid() ? phase_ : Graph::kForward;
   n.region = current_region(arguments);
+  n.flags.grad_mode = at::GradMode::is_enabled();
   if (streams_.in_use()) streams_.issued(graph_, node);
 }
 

@@ -249,8 +249,8 @@ std::string lower_bound_text(const char* what, const char* missing, std::vector<
   int64_t calls = 0;
   for (const UncoveredOperator& op : most) calls += op.count;
   if (calls == 0) return {};
-  std::string text =
-      fmt::format("  lower bound: {} of {} calls of {} operators {} (", what, calls, most.size(), missing);
+  std::string text = fmt::format("  lower bound: {} of {} call{} of {} operator{} {} (", what, calls,
+                                 calls == 1 ? "" : "s", most.size(), most.size() == 1 ? "" : "s", missing);
   std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
   for (size_t i = 0; i < most.size() && i < 3; ++i) {
     text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);

@@ -541,12 +541,12 @@ def test_a_real_tensor_gets_no_history_through_a_view(view):
     assert not x.requires_grad and x.grad_fn is None and x._version == 0
 
 
-def test_the_fake_of_a_parameter_is_a_tensor():
+def test_the_fake_of_a_parameter_is_a_parameter():
     parameter = torch.nn.Parameter(torch.randn(4))
     view = parameter.view(4)
     with sg.fake("cpu") as mode:
         fake_view, fake = mode.from_real(view), mode.from_real(parameter)
-        assert type(fake) is type(fake_view) is torch.Tensor
+        assert type(fake) is torch.nn.Parameter and type(fake_view) is torch.Tensor
         assert fake.is_leaf and fake.requires_grad and fake_view._base is fake
         inside = torch.nn.Parameter(torch.randn(4))
         assert mode.from_real(inside) is inside

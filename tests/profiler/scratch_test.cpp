@@ -70,7 +70,7 @@ TEST(Scratch, WhatIsNotKnownIsListedAndCounted) {
   const Scratch scratch = Scratch::of(t.graph);
   EXPECT_EQ(scratch.unknown(), (std::vector<UncoveredOperator>{{"aten::linalg_qr", 2}}));
   EXPECT_EQ(scratch.unknown_calls(), 2);
-  EXPECT_THAT(to_text(profile(t.graph)), HasSubstr("lower bound: scratch memory of 2 calls of 1 operators"));
+  EXPECT_THAT(to_text(profile(t.graph)), HasSubstr("lower bound: scratch memory of 2 calls of 1 operator is unknown"));
 }
 
 TEST(Scratch, OperandsOfAnotherDtypeAreConvertedOnTheCpu) {

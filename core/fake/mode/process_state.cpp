@@ -85,7 +85,8 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
     waiting.pop_back();
     for (uint32_t i = 0; i < node->num_inputs(); ++i) {
       const DeviceType type = node->input_metadata(i).device().type();
-      if (!at::accelerator::isAccelerator(type) || type == found) continue;
+      // libtorch says that an unregistered PrivateUse1 is none.
+      if ((!at::accelerator::isAccelerator(type) && type != DeviceType::PrivateUse1) || type == found) continue;
       if (found != kNothing) {
         throw Error("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
                         c10::DeviceTypeName(type, true) +
