@@ -37,7 +37,7 @@ def captured(program, steps):
 
 
 def totals(time):
-    """Returns the seconds of all captured steps, in all and by kernel class. A profile gives the mean of a loop's steps."""
+    """Returns the seconds of all captured steps, in all and by class. A profile gives the mean of a loop's steps."""
     steps = max(1, time["steps"])
     seconds = {key: steps * time[key] for key in ("seconds", "device_seconds", "host_seconds")}
     return seconds, {kind: steps * each for kind, each in time["classes"].items()}
