@@ -331,9 +331,10 @@ def _patch_host_buffers():
 
     def lifting(original):
         @functools.wraps(original)
-        def call(obj, *args, **kwargs):
-            tensor = original(obj, *args, **kwargs)
-            if not _C.is_capturing() or isinstance(obj, (torch.Tensor, torch.UntypedStorage)):
+        def call(*args, **kwargs):
+            tensor = original(*args, **kwargs)
+            source = next(iter((*args, *kwargs.values())), None)
+            if not _C.is_capturing() or isinstance(source, (torch.Tensor, torch.UntypedStorage)):
                 return tensor
             if _C.is_fake(tensor) or tensor.device.type != "cpu":
                 return tensor

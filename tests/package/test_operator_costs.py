@@ -182,7 +182,7 @@ WAYS = {
     "as_tensor": lambda n: torch.as_tensor(np.zeros((n, 64), dtype="float32")),
     "asarray": lambda n: torch.asarray(np.zeros((n, 64), dtype="float32")),
     "asarray of a buffer": lambda n: torch.asarray(bytearray(n * 256), dtype=torch.float32).view(n, 64),
-    "frombuffer": lambda n: torch.frombuffer(bytearray(n * 256), dtype=torch.float32).view(n, 64),
+    "frombuffer": lambda n: torch.frombuffer(buffer=bytearray(n * 256), dtype=torch.float32).view(n, 64),
     "from_dlpack": lambda n: torch.from_dlpack(np.zeros((n, 64), dtype="float32")),
     "FloatTensor": lambda n: torch.FloatTensor([[0.5] * 64] * n),
     "new_tensor": lambda n: torch.zeros(1).new_tensor([[0.5] * 64] * n),
