@@ -182,7 +182,11 @@ def _share_used_map(reducer, name):
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
-        original(self, *args, **kwargs)
+        device = _C.exchange_default_device("cpu")  # the map is in pinned memory
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            _C.exchange_default_device(device)
         used = self._get_local_used_map()
         if used is not None:
             _C.assume_equal_on_all_ranks(used)

@@ -182,6 +182,11 @@ void bind_modes(py::module_& m) {
   m.def(
       "active_mode_id", [] { return fake_mode_id(); }, "Returns the id of this thread's innermost mode, or 0.");
   m.def(
+      "exchange_default_device",
+      [](const std::string& device) { return exchange_default_device(c10::Device(device)).str(); }, py::arg("device"),
+      "Sets the device of factory calls of C++ code that name none, in this thread's innermost mode; returns the one "
+      "before.");
+  m.def(
       "detect_fake_mode",
       [](const std::vector<at::Tensor>& tensors) { return reinterpret_cast<uintptr_t>(detect_fake_mode(tensors)); },
       py::arg("tensors"), py::call_guard<CppCall>());

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/call.h"
@@ -285,6 +286,10 @@ uint32_t fake_mode_id(const at::Tensor& tensor) {
   return fake == nullptr ? 0 : fake->mode_id();
 }
 uint32_t fake_mode_id() { return thread_state.mode_id; }
+c10::Device exchange_default_device(c10::Device device) {
+  ModeState* mode = thread_state.mode;
+  return mode == nullptr ? c10::Device(c10::kCPU) : std::exchange(mode->default_device, device);
+}
 
 std::optional<at::Tensor> known_contents(const at::Tensor& fake) {
   if (!is_fake(fake)) return std::nullopt;

@@ -225,7 +225,7 @@ class AcceleratorScope {
     const DeviceType type = find_accelerator(roots);
     if (type == kNothing) return;
     if (type == DeviceType::PrivateUse1) {
-      if (!c10::is_privateuse1_backend_registered()) {
+      if (c10::get_privateuse1_backend() == "privateuseone") {
         throw Error(
             "backward on privateuseone: libtorch's autograd engine supports it only under a registered name, which is "
             "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first "

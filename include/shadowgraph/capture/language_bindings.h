@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
@@ -14,6 +15,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 uint32_t fake_mode_id(const at::Tensor& tensor);
 // Returns the id of this thread's innermost mode; 0 without one.
 uint32_t fake_mode_id();
+
+// Sets the device of factory calls that name none in this thread's innermost mode, and returns the one before. In eager
+// mode it is the CPU for C++ code of libtorch, such as DDP's reducer. Without a mode it does nothing and returns the CPU.
+c10::Device exchange_default_device(c10::Device device);
 
 // Lets collectives assume that every rank sends the contents of this rank, if they are known: their results are then
 // known, too. Applies to the storage of `fake`. For what ranks of a data-parallel program have in common, such as the
