@@ -34,9 +34,9 @@ bool is_reserved(const std::string& name) {
       // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
-      "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state", "seed_generator",
-      "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors", "default_generator",
-      "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
+      "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state",
+      "seed_generator", "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors",
+      "default_generator", "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
   return words.contains(name);
 }
 

@@ -34,6 +34,8 @@ void check_is_strided_tensor(const Graph& graph, ValueId id) {
 
 }  // namespace
 
+int64_t allocated_bytes(const at::Tensor& fake) { return as_fake(fake)->allocated_bytes(); }
+
 c10::Storage fake_storage(int64_t bytes) {
   // Resizable and without memory: resize_ and set_ work on it.
   return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),

@@ -24,6 +24,9 @@ namespace shadowgraph {
 // Returns a new fake tensor. Throws Error if the value is not a strided tensor.
 at::Tensor fake_of(const Graph& graph, ValueId value);
 
+// Returns the bytes that eager allocates for the storage of a fake tensor: none for a ZeroTensor.
+int64_t allocated_bytes(const at::Tensor& fake);
+
 // Returns a resizable storage without data.
 c10::Storage fake_storage(int64_t bytes);
 // Returns a fake tensor with this geometry (in elements) on `storage`.

@@ -57,7 +57,7 @@ class DefaultGenerator {
     uint32_t draw = 0;              // the first draw after it
     std::optional<Point> restored;  // the others are unset
     std::optional<uint64_t> seed;
-    at::Tensor state;               // of the generator after it
+    at::Tensor state;  // of the generator after it
   };
   void observe();
   void change(const Change& change);

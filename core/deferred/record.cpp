@@ -155,8 +155,8 @@ bool DeferredRecord::join_real_storage(const FakeTensorImpl& fake) {
   const std::lock_guard lock(mutex_);
   const c10::Storage storage = real_storage(storage_of(fake));
   if (!storage) return false;
-  const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-      const_cast<FakeTensorImpl*>(&fake)));
+  const at::Tensor tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(const_cast<FakeTensorImpl*>(&fake)));
   materialize_tensor(tensor, {.device = storage.device()});
   return true;
 }

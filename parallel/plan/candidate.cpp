@@ -59,7 +59,8 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
     const PipelineSchedule schedule = schedule_of(plan, microbatches);
     entry = std::make_unique<Entry>(
         Entry{with_gradient_reduction(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
-    if (shorter) entry->shorter = with_gradient_reduction(schedule_of(plan, microbatches - plan.pipeline)).with_transfers();
+    if (shorter)
+      entry->shorter = with_gradient_reduction(schedule_of(plan, microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not defined for these sizes
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.get();

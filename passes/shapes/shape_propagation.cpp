@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "core/calls/calls_on_fakes.h"
-#include "core/fake/fake_tensor_impl.h"
 #include "ir/analysis/identity.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
@@ -424,7 +423,7 @@ class ShapeRun {
     const StorageId storage = storage_for(id, tensor.storage().unsafeGetStorageImpl());
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
-    const int64_t now = as_fake(tensor)->allocated_bytes();
+    const int64_t now = allocated_bytes(tensor);
     bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
   }
 

@@ -232,11 +232,8 @@ std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, b
   const bool heads_first =
       name.find("scaled_dot_product") != std::string::npos || name.find("flex") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  return AttentionShape{.queries = queries[at],
-                        .keys = keys[at],
-                        .width = queries[3],
-                        .causal = causal,
-                        .backward = backward};
+  return AttentionShape{
+      .queries = queries[at], .keys = keys[at], .width = queries[3], .causal = causal, .backward = backward};
 }
 
 }  // namespace

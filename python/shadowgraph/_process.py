@@ -517,7 +517,14 @@ def _patch_backward():
         try:
             return original(outputs, *args, **kwargs)
         except RuntimeError as error:
-            missing = None if isinstance(error, _C.Error) or _C.is_active() else _missing_device(outputs)
+            if isinstance(error, _C.Error):
+                raise
+            if _C.is_active() and any(each.device.type == "privateuseone" for each in outputs):
+                raise _C.UnsupportedError(
+                    "autograd's engine supports privateuseone only under a registered name; load the backend, or call "
+                    'torch.utils.rename_privateuse1_backend("name") first, which is permanent in the process'
+                ) from error
+            missing = None if _C.is_active() else _missing_device(outputs)
             if missing is None:
                 raise
             raise _C.Error(

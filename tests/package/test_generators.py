@@ -2,10 +2,6 @@
 
 import runpy
 
-import runpy
-
-import runpy
-
 import pytest
 import torch
 import torch.utils.checkpoint

@@ -234,7 +234,8 @@ def test_control_flow_that_depends_on_data_is_refused():
         ("{", "links.json"),
         ('{"version": 1, "levels": "fast"}', "levels"),
         ('{"version": 1, "levels": [{"name": "nvlink", "bandwidth": 1}], "axes": {"ep": {"latency": 0}}}', "axis 'ep'"),
-        ('{"version": 1, "levels": [{"name": "nvlink", "size": 4, "bandwidth": 1}]}', "joins at most 4 devices .level 'nvlink'., but 8 are requested"),
+        ('{"version": 1, "levels": [{"name": "nvlink", "size": 4, "bandwidth": 1}]}',
+         "joins at most 4 devices .level 'nvlink'., but 8 are requested"),
         ('{"version": 1, "levels": [{"name": "nvlink", "size": 8, "latency": 0, "bandwidth": "fast"}]}', "bandwidth"),
     ],
 )

@@ -4,8 +4,8 @@
 // (torch.library.register_fake), is a small program on fake tensors: it sees their simulated devices and chooses the
 // device of its results. Its calls are not observed, and autograd is off. libtorch's Meta kernels and built-in rules
 // see "meta" instead.
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/Device.h>

@@ -517,8 +517,8 @@ at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
 // The operator that `.data =` (set_data) calls first. Rejects a fake as the data of another tensor, also outside of a
 // mode: a real tensor cannot become a fake one, so it would become a plain meta tensor.
 bool shallow_copy_kernel(const at::Tensor& self, const at::Tensor& from) {
-  static const OperatorInfo& info = OperatorInfo::of(
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
+  static const OperatorInfo& info =
+      OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
   const bool becomes_fake =  // a materialized tensor
       thread_state.mode == nullptr && dynamic_cast<const FakeTensorImpl*>(self.unsafeGetTensorImpl()) != nullptr;
   if (is_fake(self) || becomes_fake || !is_fake(from)) {
