@@ -451,8 +451,8 @@ def test_flop_counter_packed_sequences_by_flash():
     def alone(x):
         return aten._flash_attention_forward(x, x, x, None, None, x.shape[1], x.shape[1], 0.0, False, False)[0]
 
-    # Sequence lengths are unknown, so each sequence counts as the longest.
-    assert flops_of(packed, *x, device="cuda") == 4 * len(lengths) * 4 * 40 * 40 * 16
+    # The lengths are known from the offsets, a real tensor.
+    assert flops_of(packed, *x, device="cuda") == 4 * 4 * 16 * sum(length**2 for length in lengths)
     with FlopCounterMode(display=False) as counter:
         alone(torch.empty(2, 128, 8, 64, dtype=torch.bfloat16, device="meta"))
     assert flops_of(alone, "bf16[2,128,8,64]", device="cuda") == counter.get_total_flops()

@@ -61,7 +61,7 @@ def test_error_inputs_are_refused(device):
                 continue  # eager accepts it
             count += 1
             differing[name] += not isinstance(error_of(call), kind)
-    assert count > 680
+    assert count > (680 if device == "cpu" else 520)  # OpInfo lists fewer for CUDA
     position = 1 if device == "cpu" else 2
     assert +differing == {name: row[position] for name, row in ALLOWED.items() if row[position] > 0}
 
