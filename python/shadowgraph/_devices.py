@@ -96,9 +96,8 @@ def simulate_cuda(init_error):
     if hasattr(torch.accelerator, "Graph"):
         _patch_class(torch.accelerator.Graph, _refusal(_NO_GRAPHS))
     # DataParallel runs one thread for each device, but modes are per thread.
-    sys.modules["torch.nn.parallel.parallel_apply"].threading = types.SimpleNamespace(
-        Thread=_SameThread, Lock=threading.Lock
-    )
+    same_thread = types.SimpleNamespace(Thread=_SameThread, Lock=threading.Lock)
+    vars(sys.modules["torch.nn.parallel.parallel_apply"])["threading"] = same_thread
     record_stream = torch.Tensor.record_stream
 
     @functools.wraps(record_stream)
@@ -302,7 +301,7 @@ class _SameThread(threading.Thread):
 
     def start(self):
         if _C.is_active():
-            self._target(*self._args, **self._kwargs)
+            self.run()
         else:
             super().start()
 

@@ -8,6 +8,7 @@ torch.compile, and on the CPU, the program itself computes all scores, and so do
 import functools
 import math
 import sys
+import types
 
 import torch
 import torch.nn.attention.flex_attention as flex
@@ -42,7 +43,7 @@ def patch():
 
 def _is_compiled():
     """Returns True if the caller runs in a function compiled by torch.compile, which force_eager calls directly."""
-    frame = sys._getframe(2)
+    frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):

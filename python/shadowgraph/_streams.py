@@ -27,7 +27,7 @@ def checked_index(device):
 class Stream(torch.Stream):
     """Simulated torch.cuda.Stream. isinstance() takes it for one, too."""
 
-    __class__ = property(lambda self: torch.cuda.Stream)  # type: ignore[assignment]
+    __class__ = property(lambda self: torch.cuda.Stream)
 
     def __new__(cls, device=None, priority=0, *, stream_id=None, device_index=None, device_type=CUDA, stream_ptr=None):
         if stream_id is None and stream_ptr is None:
@@ -57,7 +57,7 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """Simulated torch.cuda.Event: marks the work submitted to a stream so far. Always complete from the host's view."""
 
-    __class__ = property(lambda self: torch.cuda.Event)  # type: ignore[assignment]
+    __class__ = property(lambda self: torch.cuda.Event)
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
         return super().__new__(cls, device="cuda", enable_timing=enable_timing, blocking=blocking)
