@@ -300,8 +300,9 @@ class _SameThread(threading.Thread):
     """Runs its function on the starting thread while a mode is active there."""
 
     def start(self):
-        if _C.is_active():
-            self.run()
+        if _C.is_active():  # without a frame of threading.py, which would be the source of its calls
+            target, args, kwargs = (vars(self)[name] for name in ("_target", "_args", "_kwargs"))
+            target(*args, **kwargs)
         else:
             super().start()
 

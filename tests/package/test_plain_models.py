@@ -49,7 +49,7 @@ def test_is_the_same_program(name, mode):
     batch = [f"{texts[t.dtype]}[{','.join(map(str, t.shape))}]" for t in [*inputs, targets]]
     report = sg.profile(lambda: Step(name, short[dtype], trains), batch, mode="train" if trains else "infer",
                         loss=(lambda loss: loss) if trains else None,
-                        optimizer={"sgd": measure_gpu.Sgd, "adamw": measure_gpu.AdamW}[mode] if trains else None,
+                        optimizer={"sgd": measure_gpu.Sgd, "adamw": torch.optim.AdamW}[mode] if trains else None,
                         device="cuda", spec="h100")
     command = [sys.executable, "-m", "_shadowgraph_tool", "profile", name, "--batch", str(size), "--dtype", dtype,
                "--device", "cuda", "--spec", "h100", "--json"]

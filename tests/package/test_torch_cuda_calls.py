@@ -181,7 +181,7 @@ try:
     torch.ones(2, device="privateuseone")
 except (RuntimeError, ModuleNotFoundError) as error:
     print(error)
-torch.utils.rename_privateuse1_backend("acme")
+torch.utils.backend_registration._setup_privateuseone_for_python_backend("acme")
 with sg.fake("acme"):
     net = torch.nn.Linear(4, 2).to("acme")
     net(torch.ones(3, 4, device="acme")).sum().backward()
@@ -190,4 +190,4 @@ with sg.fake("acme"):
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     first, second, third = run.stdout.splitlines()
-    assert "torch.utils.rename_privateuse1_backend" in first and "privateuseone" in second and third == "acme:0"
+    assert "_setup_privateuseone_for_python_backend" in first and "privateuseone" in second and third == "acme:0"
