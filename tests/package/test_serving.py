@@ -112,7 +112,7 @@ def cached(config, tokens):
 
 
 def request_bytes(config, tokens):
-    return sg.serve(config, spec="h100", context=tokens, page=1, memory=2**45, dtype=torch.bfloat16).request_bytes
+    return sg.serve(config, spec="h100", context=tokens, page=1, memory=2**38, dtype=torch.bfloat16).request_bytes
 
 
 @pytest.mark.parametrize("tokens", [300, 1024, 8191])
