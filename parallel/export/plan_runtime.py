@@ -225,7 +225,7 @@ def _distribute(model, mesh, layouts):
             if wanted is not None and list(parameter.placements) != _over(wanted):
                 uses[key] = _over(wanted)
         if uses:
-            _redistribute_reads(module, uses)
+            _redistribute_reads(module, mesh, uses)
         takes, gives = (row and _over(row) for row in _of(MODULES, path) or (None, None))
         _lay_around(module, mesh, takes, gives)
 
@@ -237,14 +237,19 @@ def _lay_gradient(parameter):
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def _redistribute_reads(module, uses):
+def _redistribute_reads(module, mesh, uses):
     """Redistributes parameters where they are read; autograd redistributes the gradients back.
 
-    Other modules may read them without a call of this one, as Mamba's mixer reads conv1d.weight.
+    Other modules may read them without a call of this one, as Mamba's mixer reads conv1d.weight. fully_shard also reads
+    parameters, sharded over the data axes; these stay.
     """
 
     def read(key):
-        return property(lambda self: self._parameters[key].redistribute(placements=uses[key]))
+        def get(self):
+            parameter = self._parameters[key]
+            return parameter.redistribute(placements=uses[key]) if parameter.device_mesh == mesh else parameter
+
+        return property(get)
 
     kind = type(module)
     members = {key: read(key) for key in uses}
