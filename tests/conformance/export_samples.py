@@ -5,7 +5,7 @@
     export_samples.py FILE --whole    all of them
 
 FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names. Samples are kept there by torch's version
-and this script's contents: only the first time takes two minutes on two cores.
+and this script's contents: only the first time takes minutes.
 
 Every sample of OpInfo's database (torch.testing._internal), of its foreach lists and of its modules is run on the CPU,
 forward and backward. Two dispatch modes are on. One above autograd sees what the program called (aten::conv2d). One
@@ -32,12 +32,9 @@ FEW samples an operator, evenly spaced over OpInfo's list.
 
 import argparse
 import collections
-import concurrent.futures
 import contextlib
 import hashlib
-import itertools
 import math
-import multiprocessing
 import os
 import pathlib
 import random
@@ -72,26 +69,20 @@ BELOW, ABOVE, MADE_UP = 0, 1, 2
 
 
 class Refused(Exception):
-    """A call that cannot be encoded."""
+    """A call that cannot be written down."""
 
 
 class Calls:
-    """The calls recorded in one process. `take` returns those of one operator."""
-
     def __init__(self):
         self.seen = set()
-        self.known_contents = set()
+        self.calls = []
+        self.skipped = collections.Counter()
+        self.storages = []
+        self.extents = []
+        self.by_contents = {}
+        self.bytes = 0
         self.origin = ""
         self.dtype = ""
-        self.take()
-
-    def take(self):
-        """Returns the calls since the last `take`, with their digests, new storage contents, and the skipped calls."""
-        taken = vars(self).get("calls"), vars(self).get("contents"), vars(self).get("skipped")
-        self.calls = []
-        self.contents = {}
-        self.skipped = collections.Counter()
-        return taken
 
     def storage(self, tensor):
         storage = tensor.untyped_storage()
@@ -101,13 +92,16 @@ class Calls:
         contents = b"" if size == 0 else bytes(memoryview(
             torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,)).numpy()))
         key = hashlib.blake2b(contents, digest_size=16).digest()
-        if key not in self.known_contents:
-            self.known_contents.add(key)
-            self.contents[key] = contents
-        return key
+        if key not in self.by_contents:
+            padding = -self.bytes % 64
+            self.storages.append(b"\0" * padding + contents)
+            self.by_contents[key] = len(self.extents)
+            self.extents.append((self.bytes + padding, size))
+            self.bytes += padding + size
+        return self.by_contents[key]
 
     def record(self, op, arguments, level):
-        """`op` is an OpOverload; arguments are in schema order, with DEFAULT for absent ones."""
+        """`op`: OpOverload; arguments by position in the schema, absent ones as DEFAULT."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             try:
                 self.record_call(op, arguments, level)
@@ -172,7 +166,7 @@ class Calls:
             elif isinstance(value, (bool, int, float)):
                 if isinstance(value, int) and not -2**63 <= value < 2**63:
                     raise Refused("an integer of more than 64 bits")
-                # Python writes it in 5 to 7 bytes, but libtorch reads only 4 or 8.
+                # Python writes it in 5 to 7 bytes, and libtorch reads 4 or 8.
                 if isinstance(value, int) and not -2**31 <= value < 2**31 and value.bit_length() // 8 + 1 != 8:
                     raise Refused("an integer of 5 to 7 bytes")
                 number = value
@@ -185,24 +179,26 @@ class Calls:
 
         encoded = [encode(value, formal.type, i) for i, (value, formal) in enumerate(zip(arguments, schema.arguments))]
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
-        # repr distinguishes 1, 1.0 and True, and is the same for every NaN.
-        digests = {digest(name, encoded, described)}
+        # repr tells 1 from 1.0 and True, and is the same for each NaN.
+        signature = digest(name, encoded, described)
+        if signature in self.seen:
+            return
         if level == MADE_UP:
             kinds = [(d[0], *d[2:5], t.dim(), t.is_contiguous(), t.numel() == 0) for t, d in zip(tensors, described)]
-            digests.add(digest(name, kinds, variant))
-        if digests & self.seen:
-            return
+            kind = digest(name, kinds, variant)
+            if kind in self.seen:
+                return
+            self.seen.add(kind)
         written_down = [[d[0], self.storage(t), d[2], d[3], d[4], *d[5:]] for t, d in zip(tensors, described)]
-        implied = set()
+        self.seen.add(signature)
         if level == ABOVE:  # below autograd it would be the same call without gradients
-            implied.add(digest(name, encoded, [(*d[:3], d[3] & (CONJ | NEG), *d[4:]) for d in described]))
-        self.seen |= digests | implied
-        self.calls.append((digests, implied, (name, self.origin, self.dtype, level, encoded, written_down)))
+            self.seen.add(digest(name, encoded, [(*d[:3], d[3] & (CONJ | NEG), *d[4:]) for d in described]))
+        self.calls.append((name, self.origin, self.dtype, level, encoded, written_down))
         if level != MADE_UP:
             self.make_up_forms(op, arguments, level)
 
     def make_up_forms(self, op, arguments, level):
-        """Records calls of the in-place and out= forms with the same arguments."""
+        """Calls of the in-place and out= forms with the same arguments."""
         schema = op._schema
         if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
             return
@@ -218,7 +214,7 @@ class Calls:
                         filled = [given.get(a.name, DEFAULT) for a in form._schema.arguments]
                         for position, value in zip(outs, results, strict=True):
                             filled[position] = value if value is None else variant(value)
-                        # Eager refuses out= with tensors that require grad.
+                        # Eager refuses out= where gradients are asked for.
                         filled = [without_gradient(value) for value in filled]
                         self.record_call(form, filled, MADE_UP, variant.__name__)
                 else:
@@ -256,7 +252,7 @@ DEFAULT = Default()
 def copied(tensor):
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if tensor.untyped_storage().nbytes() and copy.numel():
-        with contextlib.suppress(RuntimeError):  # refused for overlapping elements
+        with contextlib.suppress(RuntimeError):  # elements that overlap
             copy.copy_(tensor)
     return copy.requires_grad_(tensor.requires_grad)
 
@@ -279,7 +275,7 @@ FORMS = {}
 
 
 def forms_of(op):
-    """Returns in-place and out= forms of `op`: (overload, positions of written arguments other than self)."""
+    """In-place and out= forms of `op`: (overload, positions of what it writes beside self)."""
     if op in FORMS:
         return FORMS[op]
     schema = op._schema
@@ -301,7 +297,7 @@ def forms_of(op):
                 found.append((other, None))
             elif packet_name == base:
                 rest = [t for i, t in enumerate(theirs) if i not in writes]
-                # Factories take dtype and device; their out= forms do not.
+                # Factories take dtype and device, their out= form does not.
                 needed = [o for o in ours if o[0] not in ("dtype", "layout", "device", "pin_memory")]
                 if len(writes) == len(schema.returns) and rest in (ours, needed):
                     found.append((other, writes))
@@ -310,7 +306,7 @@ def forms_of(op):
 
 
 def results_of(op, schema, arguments):
-    """Returns the results of the functional form, or None if it raises."""
+    """What the functional form returns, or None if it raises."""
     positional = []
     named = {}
     for formal, value in zip(schema.arguments, arguments):
@@ -336,7 +332,7 @@ def recorded(calls, level, func, args, kwargs):
         arguments = [args[i] if i < len(args) else kwargs.get(formal.name, DEFAULT)
                      for i, formal in enumerate(func._schema.arguments)]
         calls.record(func, arguments, level)
-    with torch._C._DisablePythonDispatcher():  # use the C++ kernels instead of Python decompositions
+    with torch._C._DisablePythonDispatcher():  # PyTorch's decompositions are C++ here
         return func(*args, **kwargs)
 
 
@@ -349,7 +345,7 @@ class Below(TorchDispatchMode):
         return recorded(self.calls, BELOW, func, args, kwargs)
 
 
-# PyTorch allows only a few of its own mode classes above autograd.
+# The only kinds of mode that PyTorch lets in above autograd are a few of its own.
 class Above(SchemaCheckMode):
     def __init__(self, calls):
         TorchDispatchMode.__init__(self, _dispatch_key=torch._C.DispatchKey.PreDispatch)
@@ -364,8 +360,7 @@ def tensors_in(value):
 
 
 def run(calls, function, inputs, gradients):
-    """Runs a sample: the call, then backward from ones. Exceptions are ignored; the recorded calls raise on fakes,
-    too."""
+    """One sample: the call, then backward from ones. What it raises, it raises on fake tensors too, as is recorded."""
     try:
         with enable_python_dispatcher(), Above(calls), Below(calls):
             results = [t for t in tensors_in(function()) if t.requires_grad]
@@ -389,7 +384,7 @@ def run_sample(calls, function, sample, gradients):
 
 
 def samples_by_dtype(calls, op, **how):
-    """For each dtype of `op`, yields the dtype, its samples, and whether they require gradients."""
+    """For each dtype that `op` takes: the dtype, its samples, whether they ask for gradients."""
     calls.origin = op.full_name
     for dtype in DTYPES:
         if dtype not in op.supported_dtypes("cpu"):
@@ -416,7 +411,7 @@ def run_opinfo(calls, op, whole):
                 calls.skipped["no non-contiguous variant"] += 1
                 continue
             run_sample(calls, op, sample, gradients)
-    # Samples that must raise. (Their generators may raise, too.)
+    # What must raise. (Generators of these may themselves raise.)
     calls.dtype = "errors"
     if op.error_inputs_func is not None:
         try:
@@ -463,8 +458,8 @@ def run_module(calls, info, whole):
                 run(calls, lambda: module(*args, **kwargs), (args, kwargs, list(module.parameters())), True)
 
 
-def run_optimizers(calls, _, whole):
-    """Steps of every optimizer in each implementation, and gradient scaling, which OpInfo lacks."""
+def run_optimizers(calls):
+    """A step of every optimizer in each of its implementations, and of gradient scaling: OpInfo has none of them."""
     calls.dtype = "float32"
     choices = [
         (torch.optim.SGD, [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}, {"lr": 0.1, "momentum": 0.9, "nesterov": True,
@@ -485,7 +480,7 @@ def run_optimizers(calls, _, whole):
                               torch.nn.Parameter(torch.randn(()))]
                 try:
                     step = optimizer(parameters, **setting, **implementation)
-                except (TypeError, RuntimeError, ValueError):  # this implementation does not exist
+                except (TypeError, RuntimeError, ValueError):  # there is no such implementation
                     continue
                 for _ in range(2):
                     for parameter in parameters:
@@ -510,78 +505,43 @@ def name_in_cache(whole):
     return f"opinfo-{torch.__version__}-{script}{'-whole' if whole else ''}.pt"
 
 
-def sources():
-    """Returns (name, function, argument) for each operator, module and group of optimizers."""
+def export(path, whole):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    random.seed(0)
+    numpy.random.seed(0)
+    calls = Calls()
+    started = time.time()
+    spent = collections.Counter()
+
+    def timed(name, function, *arguments):
+        before = time.time()
+        function(calls, *arguments)
+        spent[name] += time.time() - before
+
     only = os.environ.get("CONFORMANCE_ONLY")
     for op in opinfo.op_db:
         if not only or op.name in only.split(","):
-            yield op.full_name, run_opinfo, op
-    if only:
-        return
-    for op in (opinfo.foreach_unary_op_db + opinfo.foreach_binary_op_db + opinfo.foreach_pointwise_op_db
-               + opinfo.foreach_reduce_op_db + opinfo.foreach_other_op_db):
-        yield op.name, run_foreach, op
-    for info in module_db:
-        yield info.name, run_module, info
-    yield "optimizers", run_optimizers, None
-
-
-def start_worker():
-    global SOURCES, CALLS
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    SOURCES, CALLS = list(sources()), Calls()
-
-
-def run_source(index, whole):
-    random.seed(0)
-    numpy.random.seed(0)
-    before = time.time()
-    name, function, argument = SOURCES[index]
-    function(CALLS, argument, whole)
-    return name, time.time() - before, *CALLS.take()
-
-
-def export(path, whole):
-    """Runs the sources in parallel. The file does not depend on the number of processes: workers return sources in
-    order, and the first of several equal calls in that order is kept."""
-    started = time.time()
-    seen, calls, skipped, spent = set(), [], collections.Counter(), collections.Counter()
-    known, storages, extents, numbers, end = {}, [], [], {}, 0
-
-    def number_of(key):
-        nonlocal end
-        if key not in numbers:
-            padding = -end % 64
-            numbers[key] = len(extents)
-            storages.append(b"\0" * padding + known[key])
-            extents.append((end + padding, len(known[key])))
-            end += padding + len(known[key])
-        return numbers[key]
-
-    workers = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), start_worker)
-    with workers:
-        results = workers.map(run_source, range(len(list(sources()))), itertools.repeat(whole))
-        for name, seconds, new_calls, contents, reasons in results:
-            spent[name] += seconds
-            skipped += reasons
-            known.update(contents)
-            for digests, implied, (*call, tensors) in new_calls:
-                if not digests & seen:
-                    seen |= digests | implied
-                    calls.append((*call, [[t[0], number_of(t[1]), *t[2:]] for t in tensors]))
-    contents = numpy.frombuffer(b"".join(storages), dtype=numpy.uint8).copy()
-    extents = torch.tensor(extents, dtype=torch.int64).reshape(-1, 2)
+            timed(op.full_name, run_opinfo, op, whole)
+    if not only:
+        for op in (opinfo.foreach_unary_op_db + opinfo.foreach_binary_op_db + opinfo.foreach_pointwise_op_db
+                   + opinfo.foreach_reduce_op_db + opinfo.foreach_other_op_db):
+            timed(op.name, run_foreach, op, whole)
+        for info in module_db:
+            timed(info.name, run_module, info, whole)
+        timed("optimizers", run_optimizers)
+    contents = numpy.frombuffer(b"".join(calls.storages), dtype=numpy.uint8).copy()
+    extents = torch.tensor(calls.extents, dtype=torch.int64).reshape(-1, 2)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     torch.save({"torch": str(torch.__version__), "storages": torch.from_numpy(contents), "extents": extents,
-                "calls": calls, "skipped": dict(skipped)}, partial, pickle_protocol=2)
+                "calls": calls.calls, "skipped": dict(calls.skipped)}, partial, pickle_protocol=2)
     partial.rename(path)
-    by_level = collections.Counter(call[3] for call in calls)
-    print(f"{path}: {len(calls)} calls of {len({call[0] for call in calls})} operators "
+    by_level = collections.Counter(call[3] for call in calls.calls)
+    print(f"{path}: {len(calls.calls)} calls of {len({call[0] for call in calls.calls})} operators "
           f"({by_level[ABOVE]} above autograd, {by_level[BELOW]} below, {by_level[MADE_UP]} made up), "
           f"{path.stat().st_size / 2**20:.0f} MiB, {time.time() - started:.0f} s")
     if os.environ.get("CONFORMANCE_VERBOSE"):
-        for reason, count in skipped.most_common():
+        for reason, count in calls.skipped.most_common():
             print(f"  left out: {count} x {reason}", file=sys.stderr)
         for name, seconds in spent.most_common(25):
             print(f"  {seconds:6.1f} s  {name}", file=sys.stderr)
