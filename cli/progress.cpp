@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
+
+#include "cli/output.h"
 
 namespace shadowgraph::cli {
 
@@ -14,7 +15,7 @@ Progress::Progress(std::string what) : what_(std::move(what)) {
     std::unique_lock lock(mutex_);
     while (!done_signal_.wait_for(lock, wait, [this] { return done_; })) {
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      std::fputs(fmt::format("shadowgraph: {} ({:.0f} s)\n", what_, seconds).c_str(), stderr);
+      print_log("shadowgraph: {} ({:.0f} s)\n", what_, seconds);
       wait = std::chrono::seconds(5);
     }
   });

@@ -30,7 +30,8 @@ bool is_reserved(const std::string& name) {
       // Python
       "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "from", "global", "import", "in",
       "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list", "dict", "tuple",
-      "set", "map", "range", "len", "math", "self", "super", "str", "object",
+      "set", "map", "range", "len", "math", "self", "super", "str", "object", "bytearray", "complex", "getattr", "os",
+      "struct",
       // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
@@ -59,7 +60,9 @@ std::string plain_identifier(std::string_view text) {
 
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
-  if (is_reserved(name)) name += "_value";
+  // Names without lowercase letters may be macros of headers (INT_MAX, M_PI, I) or constants of generated code.
+  const bool has_lower = std::ranges::any_of(name, [](unsigned char c) { return std::islower(c) != 0; });
+  if (is_reserved(name) || !has_lower) name += "_value";
   // Functions of generated code start with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;
   return name;

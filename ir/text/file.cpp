@@ -1,14 +1,13 @@
 // Reads and writes whole files, with errors that give the path and the reason.
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
-#include <unistd.h>
 #include <vector>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "support/files.h"
 
 namespace shadowgraph {
 namespace {
@@ -20,41 +19,9 @@ namespace fs = std::filesystem;
   throw FileError(what + " '" + path + "'" + (reason != 0 ? ": " + std::generic_category().message(reason) : ""));
 }
 
-void write_to(const std::string& destination, const std::string& path,
-              const std::function<void(std::ostream&)>& write) {
-  errno = 0;
-  std::ofstream file(destination, std::ios::binary | std::ios::trunc);
-  if (!file) fail("cannot write", path, errno);
-  write(file);
-  file.close();
-  if (!file) fail("cannot write all of", path, errno);
-}
-
 }  // namespace
 
-// Writes to a temporary file and renames it, so that readers see, and an interruption leaves, either the old or the new
-// file. Pipes and devices are written directly, since they cannot be replaced. Symbolic links are kept and their
-// targets replaced.
-void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::is_directory(status)) fail("cannot write", path, EISDIR);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    write_to(path, path, write);
-    return;
-  }
-  const std::string target = fs::is_symlink(fs::symlink_status(path, ignored)) && fs::exists(status)
-                                 ? fs::canonical(path, ignored).string()
-                                 : path;
-  const std::string temporary = target + ".tmp" + std::to_string(::getpid());
-  try {
-    write_to(temporary, path, write);
-    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail("cannot write", path, errno);
-  } catch (...) {
-    std::remove(temporary.c_str());
-    throw;
-  }
-}
+void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) { replace_file(path, write); }
 
 void write_file(const std::string& path, std::string_view content) {
   write_file(path,

@@ -17,6 +17,7 @@
 #include "shadowgraph/units.h"
 #include "support/csv.h"
 #include "support/embedded_file.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "support/text.h"
 
@@ -34,7 +35,17 @@ double bandwidth_in(const JsonPlace& entry) {
   return place.amount();
 }
 
+// A misspelt key would be ignored, and with it its figure.
+void check_keys(const JsonPlace& entry, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : entry.members()) {
+    if (std::ranges::find(known, key) == known.end()) {
+      value.fail(fmt::format("is not a known key; the keys are {}", fmt::join(known, ", ")));
+    }
+  }
+}
+
 LinkLevel link_level(const JsonPlace& entry) {
+  check_keys(entry, {"name", "size", "latency", "bandwidth", "direct", "groups"});
   LinkLevel level{.name = entry["name"].text()};
   if (level.name.empty()) entry["name"].fail("must not be empty");
   if (const auto size = entry.find("size")) {
@@ -48,6 +59,7 @@ LinkLevel link_level(const JsonPlace& entry) {
   level.direct = entry.amount_or("direct", 0);
   if (const auto groups = entry.find("groups")) {
     for (const JsonPlace& group : groups->elements()) {
+      check_keys(group, {"processes", "bandwidth", "direct"});
       const int64_t most = level.size > 0 ? level.size : 1'000'000'000;
       const int64_t processes = group["processes"].integer(2, most);
       if (!level.groups.empty() && processes <= level.groups.back().processes)
@@ -88,6 +100,7 @@ CollectiveTable collective_table(const JsonPlace& points) {
 }
 
 AxisLinks axis_links(const JsonPlace& entry) {
+  check_keys(entry, {"latency", "bandwidth", "tables"});
   AxisLinks links;
   if (const auto latency = entry.find("latency")) links.latency = latency->amount();
   if (entry.find("bandwidth")) links.bandwidth = bandwidth_in(entry);
@@ -315,6 +328,7 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   const std::string heading = name + ": invalid interconnect spec (docs/time.md)";
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1) place["version"].fail("must be 1");
+  check_keys(place, {"version", "name", "title", "base", "device_share", "ring_fill", "levels", "axes", "tables", "sources"});
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);
@@ -396,7 +410,9 @@ Interconnect Interconnect::named(std::string_view name) {
 }
 
 Interconnect Interconnect::find(const std::string& name_or_file) {
-  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+  // A file of a built-in name in the working directory needs a path (./nvlink).
+  const bool is_builtin = std::ranges::any_of(interconnect_files(), [&](const EmbeddedFile& file) { return file.name == name_or_file; });
+  return !is_builtin && is_file(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
 Machine Machine::of(const DeviceSpec& device) {
@@ -416,7 +432,7 @@ Machine Machine::find(const std::string& device, const std::string& interconnect
     machine = of(DeviceSpec::named("h100"));
   } else if (kind == c10::kCPU) {
     const std::string calibration = DeviceSpec::calibration_file();
-    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
+    machine = of(is_file(calibration) ? device_spec_from_json(parse_json(read_private_file(calibration), calibration), calibration) : DeviceSpec::named("cpu"));
   }
   if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
   if (memory) machine.memory = memory;

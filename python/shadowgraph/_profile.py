@@ -4,7 +4,6 @@ import difflib
 import html
 import json
 import os
-import tempfile
 
 from . import _capture, _ranks
 from . import _shadowgraph as _C
@@ -96,7 +95,7 @@ class Profile(_C.Profile):
 
     def save_html(self, path, title="", *, compare=None, compare_title="before", color=None):
         """Writes the page of `html` to one self-contained file, atomically."""
-        _write(os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title, color=color))
+        write_file(os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title, color=color))
 
     def page(self, title="", *, height=760, compare=None, compare_title="before", color=None):
         """Returns the page of `html` for display in a notebook, `height` pixels high."""
@@ -115,13 +114,13 @@ class Profile(_C.Profile):
                 raise _C.Error(f"unknown export '{name}'{hint}; expected one of {', '.join(EXPORTS)}")
         os.makedirs(folder, exist_ok=True)
         self.graph.save(os.path.join(folder, "graph.sg"))
-        _write(os.path.join(folder, "profile.json"), json.dumps(self.dict(), indent=2) + "\n")
+        write_file(os.path.join(folder, "profile.json"), json.dumps(self.dict(), indent=2) + "\n")
         self.save_html(os.path.join(folder, "report.html"))
         written = ["graph.sg", "profile.json", "report.html"]
         for name, (file, text) in EXPORTS.items():
             content = text(self) if name in export else None
             if content is not None:
-                _write(os.path.join(folder, file), content)
+                write_file(os.path.join(folder, file), content)
                 written.append(file)
         return written
 
@@ -172,18 +171,6 @@ def calibrate(trace, output=None, *, links=None, spec=""):
     """
     return _C.calibrate(os.fspath(trace), "" if output is None else os.fspath(output),
                         "" if links is None else os.fspath(links), spec)  # fmt: skip
-
-
-def _write(path, text):
-    folder, name = os.path.split(path)
-    handle, temporary = tempfile.mkstemp(prefix=name, dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype=None, mode=None, options=None,

@@ -97,15 +97,8 @@ class Sharding:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a file atomically."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _C.FileError(f"cannot write {path}: {error.strerror}") from None
+    """Writes a file atomically. Raises FileError."""
+    getattr(_C, "_write_file")(os.fspath(path), text)  # noqa: B009 - private, not in the stub
 
 
 def _text_of_solution(solution: _Solution | None) -> tuple[str, str]:

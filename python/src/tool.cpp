@@ -8,6 +8,7 @@
 #include "python/src/cost_rules.h"
 #include "python/src/tool.h"
 #include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -66,6 +67,7 @@ int run_tool(std::vector<std::string> arguments) {
 
 void bind_tool(py::module_& m) {
   cli::python() = {.capture = &capture, .serve = &serve_model, .ask = &call_for_text};
+  m.def("_write_file", [](const std::string& path, const std::string& content) { write_file(path, content); });
   m.def("run_tool", &run_tool, py::arg("arguments"), "Runs the command line tool and returns its exit code.");
 }
 
