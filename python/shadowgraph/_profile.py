@@ -7,6 +7,7 @@ import os
 
 from . import _capture, _ranks
 from . import _shadowgraph as _C
+from ._sharding import write_file
 
 __all__ = ["Profile", "profile"]
 

@@ -82,7 +82,7 @@ class Sharding:
         title = self.dict()["title"]
         text = self._eager_plan().source(title)
         if path is not None:
-            write_text(path, text)
+            write_file(path, text)
         return text
 
     def module(self) -> types.ModuleType:
@@ -96,9 +96,9 @@ class Sharding:
         return self.module().place(model, mesh, loss)
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
+def write_file(path: str | os.PathLike, content: str | bytes) -> None:
     """Writes a file atomically. Raises FileError."""
-    getattr(_C, "_write_file")(os.fspath(path), text)  # noqa: B009 - private, not in the stub
+    getattr(_C, "_write_file")(os.fspath(path), content)  # noqa: B009 - private, not in the stub
 
 
 def _text_of_solution(solution: _Solution | None) -> tuple[str, str]:

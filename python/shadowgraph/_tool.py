@@ -53,7 +53,7 @@ def ranks(request):
             name = str(role.name).replace(" ", "-").replace(",", "")
             role.profile.save(os.path.join(request["folder"], name), request["exports"])
         if run is not None:
-            _sharding.write_text(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
+            _sharding.write_file(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
         print(f"wrote {len(found.roles)} reports to {request['folder']}", file=sys.stderr)
     if request["json"]:
         return json.dumps({"roles": found.dict(), "step": run and run.dict()}, indent=2) + "\n"
@@ -63,7 +63,7 @@ def ranks(request):
 def emit_python(request):
     """Writes a sharding plan for the eager model as Python and returns a message."""
     eager = _eager_plan.eager_plan(_C.Graph.parse(request["graph"]), request["plan"], request["parallelism"])
-    _sharding.write_text(request["path"], eager.source(request["title"]))
+    _sharding.write_file(request["path"], eager.source(request["title"]))
     missed = len(eager.not_expressed)
     return (f"wrote {request['path']}: {len(eager.parameters)} parameters; {missed} parts of the plan are not applied "
             "(see NOT_EXPRESSED)")  # fmt: skip

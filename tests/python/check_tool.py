@@ -604,22 +604,32 @@ def kernels(folder):
     at = ("--dir", cache)
     expect(0, "list", "kernels", *at, prints=("no kernels",))
     library = b"not really a library"
-    manifest = {"version": 1, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
+    manifest = {"version": 2, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
                 "sha256": hashlib.sha256(library).hexdigest(), "verdicts": {}}
     place = cache / "aten::add_Tensor"
     place.mkdir(parents=True)
-    for name in ("0001", "0002", "0003"):
+    names = [f"000000000000000{i}" for i in range(4)]
+    for name in names[:3]:
         (place / f"{name}.so").write_bytes(library)
         (place / f"{name}.cpp").write_text("//\n")
         (place / f"{name}.json").write_text(json.dumps(manifest))
-    (cache / "notes.txt").write_text("mine")
-    (place / "notes.txt").write_text("mine")
     held = sum(path.stat().st_size for path in place.glob("000*"))  # below a KiB, so it is printed to the byte
+    # A folder in use by other programs, with files that look like entries.
+    foreign = ["notes.txt", "aten::add_Tensor/notes.txt", "web/package.json", "web/main.cpp", "web/x.so", "web/x.lock",
+               f"aten::add_Tensor/{names[3]}.json", "web/0000000000000000.json", "web/a.tmp1.cpp"]  # fmt: skip
+    (cache / "web").mkdir()
+    for name in foreign:
+        (cache / name).write_text("mine")
+    expect(1, "list", "kernels", *at, "--clear", says=("is not a kernel cache", "nothing was deleted"))
+    expect(0, "list", "kernels", *at, "--prune", "1B", prints=("0 entries deleted",))
+    stems = [f"aten::add_Tensor/{name}" for name in names[:3]]
+    outside = ["../web/0000000000000000", "/web/0000000000000000", "web/../notes.txt", "web/package.json", "web/x"]
+    (cache / "shadowgraph-kernels.txt").write_text("\n".join(["shadowgraph kernel cache 1", *stems, *outside]) + "\n")
     expect(0, "list", "kernels", *at,
            prints=("aten::add_Tensor", f" 3 {f'{held} B':>12}  ", "3 for another compiler or processor", "total"))
     expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are intact",))
-    (place / "0002.so").write_bytes(library[:-1])
-    (place / "0003.json").write_text("{")
+    (place / f"{names[1]}.so").write_bytes(library[:-1])
+    (place / f"{names[2]}.json").write_text("{")
     expect(1, "list", "kernels", "--verify", *at, prints=("does not match its manifest", "1 of 3 entries are"),
            says=("2 of the kernels",))
     entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
@@ -629,10 +639,12 @@ def kernels(folder):
     expect(0, "list", "kernels", *at, "--prune", "1GiB", prints=("1 entry deleted",))
     expect(0, "list", "kernels", "--clear", *at, "--dry-run", prints=("2 entries would be deleted",))
     expect(0, "list", "kernels", *at, "--prune", "1B", prints=("2 entries deleted",))
-    (place / "0004.so.tmp12.0").write_bytes(b"interrupted")
+    (place / ".shadowgraph-0123").write_bytes(b"interrupted")
+    (place / ".shadowgraph-Ab3dEf").mkdir()
+    (place / ".shadowgraph-Ab3dEf" / "kernel.cpp").write_text("interrupted")
     expect(0, "list", "kernels", "--clear", *at, prints=("0 entries deleted",))
     left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
-    if left != ["aten::add_Tensor/notes.txt", "notes.txt"]:
+    if left != sorted(foreign):
         failures.append(f"list kernels --clear left {left}")
     expect(1, "list", "kernels", "--dir", cache / "notes.txt", says=("notes.txt",))
     expect(2, "list", "kernels", *at, "--prune", says=("--prune",))
