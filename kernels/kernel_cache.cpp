@@ -252,7 +252,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
     }
     fs::remove(folder, ignored);  // if it is empty
   }
-  fs::remove(index_path(directory), ignored);
+  // The index stays: another process may be adding to it.
   return entries;
 }
 
