@@ -45,8 +45,8 @@ int measure_this_machine(const std::string& output) {
     spec.write_file(path);
   }
   print_text(fmt::format("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
-             human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
-             human_bytes(static_cast<int64_t>(spec.bandwidth)), path));
+                         human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
+                         human_bytes(static_cast<int64_t>(spec.bandwidth)), path));
   return 0;
 }
 

@@ -315,7 +315,7 @@ int update(const CLI::App& command, const CheckRequest& request) {
   const Baseline baseline = now(request, spec_of(request, ""));
   write_file(request.baseline, shadowgraph::json_text(baseline.to_json(), 1) + "\n");
   print_log("{}: {} at the peak, {} a step on {}\n", request.baseline, text_of_bytes(baseline.peak),
-             text_of_nanoseconds(baseline.time), baseline.spec);
+            text_of_nanoseconds(baseline.time), baseline.spec);
   return 0;
 }
 

@@ -120,8 +120,8 @@ int emit_weights(const EmitRequest& request) {
                             near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
   const WrittenWeights written = write_weights(request.output, chosen);
-  print_log("{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(),
-             model_name, human_bytes(static_cast<int64_t>(written.bytes)), request.seed);
+  print_log("{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(), model_name,
+            human_bytes(static_cast<int64_t>(written.bytes)), request.seed);
   return 0;
 }
 

@@ -32,8 +32,7 @@ Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
 
 void Estimates::measure(const Graph& graph) {
   const MeasureReport report = measure_calls(graph, measured_);
-  print_log("shadowgraph: measured {} distinct calls; {} were already measured\n", report.measured,
-             report.known);
+  print_log("shadowgraph: measured {} distinct calls; {} were already measured\n", report.measured, report.known);
   for (const UnmeasuredCall& call : report.left_out) {
     print_log("shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
   }
@@ -68,7 +67,7 @@ void write_page(const std::string& path, const Profiled& profiled, const HtmlOpt
   const std::string html = to_html(profiled.costs, options);
   write_file(path, html);
   print_log("{}: {} nodes, {}\n", path, profiled.loaded.graph.node_count(),
-             human_bytes(static_cast<int64_t>(html.size())));
+            human_bytes(static_cast<int64_t>(html.size())));
 }
 
 }  // namespace shadowgraph::cli

@@ -200,7 +200,7 @@ bool verify_kernels(const ListRequest& request) {
   print_text(request.json ? json_text(to_json(directory, entries)) : text);
   if (broken != 0) {
     print_log("shadowgraph: {} of the kernels in {} cannot be used, for the reasons printed above\n", broken,
-               directory);
+              directory);
   }
   return broken == 0;
 }

@@ -89,8 +89,7 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
   const Progress progress("writing " + request.chakra);
   const ChakraFiles files =
       write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.rank_stride});
-  print_log("{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
-             human_bytes(files.bytes));
+  print_log("{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes, human_bytes(files.bytes));
 }
 
 int pipeline(const CLI::App& command, const PipelineRequest& request) {

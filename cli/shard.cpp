@@ -167,7 +167,7 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
     throw Error(
         fmt::format("{}: {}", request.solution.empty() ? request.problem : request.solution, solution.why_infeasible));
   print_out("cost {}, {}\n", json["cost"].get<std::string>(),
-             request.solution.empty() ? quality(solution, json) : "as given in " + request.solution);
+            request.solution.empty() ? quality(solution, json) : "as given in " + request.solution);
   if (request.solution.empty() && !solution.optimal) {
     print_out("stopped by {}\n", solution.stopped == "gap" ? "the optimality gap" : "the time limit");
   }

@@ -185,8 +185,8 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   print_out("{:>8} {:>14} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS", "TIME");
   for (const Row& row : profile.rows) {
     print_out("{:>8} {:>14} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
-               row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
-               human_count(row.cost.flops.matmul), row.seconds * 1e3, row.captured ? "  captured" : "");
+              row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
+              human_count(row.cost.flops.matmul), row.seconds * 1e3, row.captured ? "  captured" : "");
   }
   if (profile.sweep) {
     print_out("\nFLOPs, as polynomials:");
@@ -199,15 +199,15 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   }
   if (!profile.why_captured.empty()) {
     print_out("\nThe program depends on the batch size, so some batches were captured individually:\n{}\n",
-               profile.why_captured);
+              profile.why_captured);
   }
   if (sweep.memory) {
     const std::string what(sweep.by == MemoryMetric::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(sweep.memory->bytes);
     print_out("{}\n", largest == nullptr
-                           ? "no batch of the range fits in " + limit + " (bytes " + what + ")"
-                           : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
-                                         human_bytes(bytes_of(largest->cost, sweep.by)), what));
+                          ? "no batch of the range fits in " + limit + " (bytes " + what + ")"
+                          : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
+                                        human_bytes(bytes_of(largest->cost, sweep.by)), what));
   }
 }
 

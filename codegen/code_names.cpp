@@ -28,10 +28,10 @@ bool is_reserved(const std::string& name) {
       "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "final", "override", "main", "errno", "assert", "NULL",
       "EOF", "NAN", "INFINITY", "unix", "linux", "signals", "slots", "emit", "stdin", "stdout", "stderr",
       // Python
-      "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "finally", "from", "global", "import", "in",
-      "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list", "dict", "tuple",
-      "set", "map", "range", "len", "math", "self", "super", "str", "object", "bytearray", "complex", "getattr", "os",
-      "struct",
+      "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "finally", "from", "global",
+      "import", "in", "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list",
+      "dict", "tuple", "set", "map", "range", "len", "math", "self", "super", "str", "object", "bytearray", "complex",
+      "getattr", "os", "struct",
       // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",

@@ -129,8 +129,7 @@ bool add_to_index(const std::string& directory, const std::string& stem) {
   const int file = ::open(index_path(directory).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return false;
   // Two processes must not both write the heading.
-  while (::flock(file, LOCK_EX) != 0 && errno == EINTR) {
-  }
+  while (::flock(file, LOCK_EX) != 0 && errno == EINTR) {}
   const bool is_new = ::lseek(file, 0, SEEK_END) == 0;
   const std::string line = (is_new ? std::string(kIndexHeading) + '\n' : "") + name + '\n';
   const bool written = ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
@@ -155,8 +154,7 @@ bool is_listed(const std::string& directory, const std::string& stem) {
 bool prepare_entry(const std::string& directory, const std::string& stem) {
   try {
     for (const fs::path& folder : {fs::path(directory), fs::path(stem).parent_path()}) {
-      if (const std::string problem = private_folder_problem(folder, true); !problem.empty())
-        throw FileError(problem);
+      if (const std::string problem = private_folder_problem(folder, true); !problem.empty()) throw FileError(problem);
     }
     return add_to_index(directory, stem);
   } catch (const FileError& error) {
@@ -231,8 +229,8 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
   std::error_code ignored;
   if (fs::exists(directory, ignored) && !fs::is_empty(directory, ignored) &&
       !fs::exists(index_path(directory), ignored)) {
-    throw FileError(fmt::format("'{}' is not a kernel cache: it has no {}; nothing was deleted", directory,
-                                kIndexFile));
+    throw FileError(
+        fmt::format("'{}' is not a kernel cache: it has no {}; nothing was deleted", directory, kIndexFile));
   }
   std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
   if (dry_run) return entries;
@@ -280,8 +278,8 @@ class PrivateFolder {
     if (base.empty()) base = fs::temp_directory_path(error);
     std::string pattern = (base.empty() ? fs::path("/tmp") : base) / fmt::format("{}XXXXXX", kTemporaryPrefix);
     if (::mkdtemp(pattern.data()) == nullptr) {
-      throw FileError(fmt::format("cannot create a folder in '{}': {}", base.string(),
-                                  std::generic_category().message(errno)));
+      throw FileError(
+          fmt::format("cannot create a folder in '{}': {}", base.string(), std::generic_category().message(errno)));
     }
     path_ = pattern;
   }

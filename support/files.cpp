@@ -1,5 +1,6 @@
 #include "support/files.h"
 
+#include <ext/stdio_filebuf.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -7,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <ext/stdio_filebuf.h>
 #include <fcntl.h>
 #include <fstream>
 #include <optional>
@@ -53,9 +53,10 @@ class TemporaryFile {
     const fs::path folder = fs::path(target).parent_path();
     std::random_device random;
     for (int attempt = 0; descriptor_ < 0; ++attempt) {
-      path_ = folder / fmt::format("{}{:08x}{:08x}", kTemporaryPrefix, random(), random());
+      path_ = (folder / fmt::format("{}{:08x}{:08x}", kTemporaryPrefix, random(), random())).string();
       // No one else may open the copy of a private file before it has that file's mode.
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode != 0 ? 0600 : 0666);
+      constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+      descriptor_ = ::open(path_.c_str(), kNew, mode != 0 ? 0600 : 0666);
       if (descriptor_ < 0 && (errno != EEXIST || attempt == 100)) fail_file("cannot write", shown_, errno);
     }
     if (mode != 0 && ::fchmod(descriptor_, mode) != 0) {
@@ -112,9 +113,9 @@ bool is_file(const std::string& path) {
 }
 
 void make_folder(const fs::path& folder) {
-  std::error_code error;
+  std::error_code error, ignored;
   fs::create_directories(folder, error);
-  if (fs::is_directory(folder, error)) return;
+  if (fs::is_directory(folder, ignored)) return;
   throw FileError(fmt::format("cannot create the folder '{}': {}", folder.string(),
                               error ? error.message() : std::string("a file of this name exists")));
 }
@@ -124,17 +125,17 @@ std::string private_folder_problem(const fs::path& folder, bool create) {
   if (create && !fs::exists(fs::symlink_status(folder, error))) {
     if (folder.has_parent_path()) fs::create_directories(folder.parent_path(), error);
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-      return fmt::format("cannot create the folder '{}': {}", folder.string(),
-                         std::generic_category().message(errno));
+      return fmt::format("cannot create the folder '{}': {}", folder.string(), std::generic_category().message(errno));
     }
   }
-  struct stat link {}, status {};
+  struct stat link {
+  }, status{};
   if (::lstat(folder.c_str(), &link) != 0 || ::stat(folder.c_str(), &status) != 0) {
     return fmt::format("cannot read '{}': {}", folder.string(), std::generic_category().message(errno));
   }
-  const std::string why = link.st_uid != ::geteuid()   ? fmt::format("it belongs to another user (uid {})", link.st_uid)
-                          : !S_ISDIR(status.st_mode) ? "it is not a folder"
-                                                     : owner_problem(status);
+  const std::string why = !S_ISDIR(status.st_mode)     ? "it is not a folder"
+                          : link.st_uid != ::geteuid() ? fmt::format("it belongs to another user (uid {})", link.st_uid)
+                                                       : owner_problem(status);
   return why.empty() ? "" : fmt::format("the folder '{}' is not used: {}", folder.string(), why);
 }
 

@@ -28,8 +28,8 @@ std::string private_folder_problem(const std::filesystem::path& folder, bool cre
 std::string read_private_file(const std::string& path);
 
 // Replaces the file at `path` by what `write` writes, through a new file with an unpredictable name in the same folder,
-// so that readers see, and an interruption leaves, either the old or the new file. A replaced file's mode is kept. Pipes
-// and devices are written directly. Symbolic links are kept and their targets replaced. Throws FileError.
+// so that readers see, and an interruption leaves, either the old or the new file. A replaced file's mode is kept.
+// Pipes and devices are written directly. Symbolic links are kept and their targets replaced. Throws FileError.
 void replace_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 // The same for read_private_file(): the file gets mode 0600, and its folder is checked, or created with mode 0700.
 void replace_private_file(const std::string& path, std::string_view content);

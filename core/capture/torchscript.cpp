@@ -1,6 +1,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
 #include <caffe2/serialize/inline_container.h>
+#include <fmt/format.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -337,9 +338,10 @@ std::optional<std::string_view> getattr_name(std::string_view code, size_t at) {
 // of the code before any of it is compiled: names of attributes, except in paths of the file's classes and functions.
 void check_operators(std::string_view code, const std::string& path) {
   const auto refuse = [&](std::string_view name) {
-    throw Error(fmt::format("{} calls '{}', which may read or write files, so it is not loaded; remove the call (a method "
-                            "of this name must be renamed) and save the program again",
-                            path, name));
+    throw Error(
+        fmt::format("{} calls '{}', which may read or write files, so it is not loaded; remove the call (a method of "
+                    "this name must be renamed) and save the program again",
+                    path, name));
   };
   const auto is_refused = [](std::string_view name) {
     return std::ranges::find(kFileOperators, name) != std::end(kFileOperators);

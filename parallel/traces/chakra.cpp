@@ -255,7 +255,8 @@ ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, cons
       ProcessTrace trace(run, options, rank, process);
       const std::string text = trace.take();
       const int64_t number = rank * options.processes_per_stage + process;
-      write_file((std::filesystem::path(folder) / fmt::format("{}.{}.et", file_name(options.name), number)).string(), text);
+      const std::string name = fmt::format("{}.{}.et", file_name(options.name), number);
+      write_file((std::filesystem::path(folder) / name).string(), text);
       ++files.files;
       files.nodes += trace.nodes();
       files.bytes += static_cast<int64_t>(text.size());

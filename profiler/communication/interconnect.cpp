@@ -328,7 +328,8 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   const std::string heading = name + ": invalid interconnect spec (docs/time.md)";
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1) place["version"].fail("must be 1");
-  check_keys(place, {"version", "name", "title", "base", "device_share", "ring_fill", "levels", "axes", "tables", "sources"});
+  check_keys(place,
+             {"version", "name", "title", "base", "device_share", "ring_fill", "levels", "axes", "tables", "sources"});
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);
@@ -411,7 +412,8 @@ Interconnect Interconnect::named(std::string_view name) {
 
 Interconnect Interconnect::find(const std::string& name_or_file) {
   // A file of a built-in name in the working directory needs a path (./nvlink).
-  const bool is_builtin = std::ranges::any_of(interconnect_files(), [&](const EmbeddedFile& file) { return file.name == name_or_file; });
+  const bool is_builtin =
+      std::ranges::any_of(interconnect_files(), [&](const EmbeddedFile& file) { return file.name == name_or_file; });
   return !is_builtin && is_file(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
@@ -432,7 +434,9 @@ Machine Machine::find(const std::string& device, const std::string& interconnect
     machine = of(DeviceSpec::named("h100"));
   } else if (kind == c10::kCPU) {
     const std::string calibration = DeviceSpec::calibration_file();
-    machine = of(is_file(calibration) ? device_spec_from_json(parse_json(read_private_file(calibration), calibration), calibration) : DeviceSpec::named("cpu"));
+    machine = of(is_file(calibration)
+                     ? device_spec_from_json(parse_json(read_private_file(calibration), calibration), calibration)
+                     : DeviceSpec::named("cpu"));
   }
   if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
   if (memory) machine.memory = memory;

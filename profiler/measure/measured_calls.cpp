@@ -322,7 +322,7 @@ std::string MeasuredCalls::default_file() { return cache_folder() / "measured-ca
 
 MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
   MeasuredCalls calls;
-  if (!std::filesystem::exists(path)) return calls;
+  if (!is_file(path)) return calls;
   const std::string heading = path + ": not a file of measured calls; remove it to measure again";
   std::string text;
   if (path == default_file()) {

@@ -292,8 +292,10 @@ static std::string plain_name(std::string_view name) {
 
 DeviceSpec DeviceSpec::find(const std::string& name_or_file) {
   // A file of a built-in name in the working directory needs a path (./h100).
-  const bool is_builtin = name_or_file.find('/') == std::string::npos &&
-                          std::ranges::any_of(device_files(), [&](const EmbeddedFile& file) { return plain_name(file.name) == plain_name(name_or_file); });
+  const bool is_builtin =
+      name_or_file.find('/') == std::string::npos && std::ranges::any_of(device_files(), [&](const EmbeddedFile& file) {
+        return plain_name(file.name) == plain_name(name_or_file);
+      });
   return !is_builtin && is_file(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 

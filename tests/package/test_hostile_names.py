@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import pytest
-import shadowgraph as sg
 import torch
+
+import shadowgraph as sg
 
 PAYLOADS = ['"""\nraise SystemExit("ran")\n"""', "'''\nraise SystemExit('ran')\n'''", "x\\", "# \n raise SystemExit",
             "\x1b]0;t\x07", "a\r\nraise SystemExit", "\u2028raise SystemExit", "*/ int main(){} /*", "??/\nint x;",
@@ -51,8 +52,8 @@ def check_python(graph, names, folder):
 
 
 def test_every_name_of_python_can_be_an_input(tmp_path):
-    names = [*dir(builtins), *keyword.kwlist, *keyword.softkwlist, "torch", "os", "struct", "math", "CONSTANTS", "expect",
-             "forward", "WITH_GRADIENTS", "StatisticsOnce", "tensors"]  # fmt: skip
+    names = [*dir(builtins), *keyword.kwlist, *keyword.softkwlist, "torch", "os", "struct", "math", "CONSTANTS",
+             "expect", "forward", "WITH_GRADIENTS", "StatisticsOnce", "tensors"]  # fmt: skip
     names = list(dict.fromkeys(names))
     check_python(sum_of(names), names, tmp_path)
 
@@ -74,8 +75,8 @@ def test_a_hostile_model_name_stays_text(payload, tmp_path):
 def test_names_of_macros_compile(tmp_path):
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
-    names = ["INT_MAX", "M_PI", "I", "EOF", "BUFSIZ", "SIGINT", "NULL", "TORCH_CHECK", "unix", "linux", "stdin", "errno",
-             *PAYLOADS]  # fmt: skip
+    names = ["INT_MAX", "M_PI", "I", "EOF", "BUFSIZ", "SIGINT", "NULL", "TORCH_CHECK", "unix", "linux", "stdin",
+             "errno", *PAYLOADS]  # fmt: skip
     sum_of(names, model=PAYLOADS[7]).emit_cpp(str(tmp_path))
     from torch.utils.cpp_extension import include_paths
 
