@@ -8,6 +8,8 @@
 
 namespace shadowgraph::cli {
 
+std::string printable(std::string_view text) { return terminal_text(text); }
+
 void print_to(std::FILE* file, std::string_view text) {
   const std::string shown = terminal_text(text);
   std::fwrite(shown.data(), 1, shown.size(), file);

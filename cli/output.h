@@ -12,7 +12,9 @@
 
 namespace shadowgraph::cli {
 
-// Escapes control characters, and ends the text with a line feed.
+// Escapes control characters, and commands of continuous integration. For the Python package, too.
+std::string printable(std::string_view text);
+// Prints the text, escaped, with a line feed at its end.
 void print_text(std::string_view text);
 void print_to(std::FILE* file, std::string_view text);
 // To stdout and stderr, with the format of fmt::print.
