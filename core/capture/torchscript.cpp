@@ -374,13 +374,14 @@ void check_operators(std::string_view code, const std::string& path) {
 void check_script_archive(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader reader(path);
   const uintmax_t file_bytes = std::filesystem::file_size(path);
+  const bool is_legacy = reader.hasRecord("model.json");  // names its records of code itself
   for (const std::string& name : reader.getAllRecords()) {
     try {
       check_record(reader, name, file_bytes);
     } catch (const std::exception& error) {
       throw Error(path + " is damaged: " + name + ": " + message_of(error));
     }
-    if (name.starts_with("code/") && name.ends_with(".py")) {
+    if (is_legacy || (name.starts_with("code/") && name.ends_with(".py"))) {
       const auto [data, size] = reader.getRecord(name);
       check_operators({static_cast<const char*>(data.get()), size}, path);
     }
