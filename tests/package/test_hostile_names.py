@@ -168,3 +168,18 @@ def test_torchscript_of_usual_names_loads(tmp_path):
     from shadowgraph import _shadowgraph
 
     assert _shadowgraph.run_tool(["capture", str(path), "--input", "f32[2,16]"]) == 0
+
+
+def test_a_capture_and_a_measurement_create_no_file(tmp_path):
+    target = tmp_path / "target"
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.from_file(str(target), True, 16)
+
+    graph = sg.capture(Model(), torch.zeros(16))
+    assert not target.exists() and "from_file" in str(graph)
+    sg.Graph.parse(graph.text()).propagate()
+    graph.copy().run_passes("const-fold")
+    sg.profile(graph, device="cpu", measure=True)
+    assert not target.exists()
