@@ -37,7 +37,7 @@ bool is_reserved(const std::string& name) {
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
       "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state",
       "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors", "default_generator",
-      "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
+      "below_autograd", "grad_mode", "device", "result", "detail", "device_guard", "StatisticsOnce", "DrawFrom"};
   return words.contains(name);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <unistd.h>
+#include <vector>
 
 #include "shadowgraph/error.h"
 #include "tests/kernels/temporary_folder.h"
@@ -53,7 +54,7 @@ TEST(ReplaceFile, FollowsNoLinkThatLiesInWait) {
   const TemporaryFolder folder;
   const fs::path victim = folder.path() + "/victim", file = folder.path() + "/file";
   std::ofstream(victim) << "precious";
-  for (const std::string ending : {".tmp", ".tmp" + std::to_string(::getpid())}) {
+  for (const std::string& ending : {std::string(".tmp"), ".tmp" + std::to_string(::getpid())}) {
     fs::create_symlink(victim, file.string() + ending);
   }
   write(file, "new");
@@ -106,8 +107,10 @@ TEST(PrivateFile, IsOursAndOnlyWeWriteIt) {
 }
 
 TEST(FileName, IsOneComponent) {
-  for (const std::string name : {"../../etc/passwd", "/etc/passwd", "..", ".", "", "a\\b", "-rf", ".bashrc", "a\nb",
-                                 std::string("nul\0byte", 8), std::string(400, 'x')}) {
+  const std::vector<std::string> names = {
+      "../../etc/passwd",          "/etc/passwd",        "..", ".", "", "a\\b", "-rf", ".bashrc", "a\nb",
+      std::string("nul\0byte", 8), std::string(400, 'x')};
+  for (const std::string& name : names) {
     const fs::path path = file_name(name);
     EXPECT_EQ(std::distance(path.begin(), path.end()), 1) << name;
     EXPECT_EQ(path.string().find_first_of(std::string("/\\\n\0", 4)), std::string::npos) << name;
