@@ -702,8 +702,47 @@ def problems(folder):
         expect(2, "shard", "--problem", exported, *given, says=("cannot be used with --problem",))
 
 
+def files_of_others(folder):
+    """Folders in the way, misspelt keys, rates of zero, names that steer terminals, logs and paths."""
+    graph = folder / "graph.sg"
+    run("capture", "resnet18", "--batch", "1", "-o", graph)
+    for name in ("h100", "a100", "nvlink", "l4"):  # folders of built-in names
+        (folder / name).mkdir()
+    command = [TOOL, "profile", str(graph), "--spec", "h100"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if found.returncode != 0:
+        failures.append(f"--spec h100 beside a folder of that name: {found.stderr[:300]}")
+    (folder / "file").write_text("in the way")
+    for path in (folder / "file" / "sub", folder / ("x" * 300), folder / "file"):
+        for verb in (("profile", graph), ("pipeline", graph, "--ranks", "2"), ("shard", graph, "--mesh", "2")):
+            code, _, errors = run(*verb, "-o", path)
+            if code not in (1, 2) or "internal error" in errors:
+                failures.append(f"{verb[0]} -o {path.name[:20]}: exit code {code}\n{errors[:300]}")
+    for where, key in (((), "bandwith"), (("levels", 0), "bandwith"), (("levels", 0, "groups", 0), "procesess")):
+        level = {"name": "nvlink", "size": 8, "bandwidth": 1e11, "groups": [{"processes": 2, "bandwidth": 1e11}]}
+        links = {"version": 1, "name": "mine", "levels": [level, {"name": "spine", "bandwidth": 1e10}]}
+        at = links
+        for step in where:
+            at = at[step]
+        at[key] = 1e11
+        (folder / "links.json").write_text(json.dumps(links))
+        expect(1, "shard", graph, "--mesh", "2", "--interconnect", folder / "links.json", says=(key, "not a known key"))
+    spec = json.loads(run("list", "devices", "--json")[1])[0]
+    spec["matmul"]["float32"] = 0
+    (folder / "spec.json").write_text(json.dumps(spec))
+    expect(1, "profile", graph, "--spec", folder / "spec.json", says=("matmul", "float32", "must be positive"))
+    text = graph.read_text()
+    hostile = r'meta "model" = "\x1b]0;t\x07\n::error file=a::b\n##vso[x]y"'
+    (folder / "hostile.sg").write_text(re.sub(r'meta "model" = .*', lambda _: hostile, text))
+    for verb in (("profile",), ("capture",), ("shard", "--mesh", "2"), ("pipeline", "--ranks", "2")):
+        _, out, errors = run(verb[0], folder / "hostile.sg", *verb[1:])
+        for line in (out + errors).splitlines():
+            if "\x1b" in line or "\x07" in line or line.lstrip().startswith("::error") or "##vso" in line:
+                failures.append(f"{verb[0]} of a hostile name prints {line!r}")
+
+
 if __name__ == "__main__":
     # The longest first.
     parts = (estimates, report, without_effect, round_trip, passes, batches, differences, problems, check, kernels,
-             inputs, usage)
+             files_of_others, inputs, usage)
     in_parts.run(parts, failures)
