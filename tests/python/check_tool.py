@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -708,7 +709,7 @@ def files_of_others(folder):
     run("capture", "resnet18", "--batch", "1", "-o", graph)
     for name in ("h100", "a100", "nvlink", "l4"):  # folders of built-in names
         (folder / name).mkdir()
-    command = [TOOL, "profile", str(graph), "--spec", "h100"]
+    command = [os.path.abspath(TOOL), "profile", str(graph), "--spec", "h100"]
     found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if found.returncode != 0:
         failures.append(f"--spec h100 beside a folder of that name: {found.stderr[:300]}")
