@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cli/option_checks.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
@@ -11,6 +12,8 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/traces.h"
+#include "support/files.h"
+#include "support/json.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -25,8 +28,8 @@ struct CalibrateRequest {
 constexpr const char* kFromFiles = "Specs from files";
 
 void make_folder_of(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // writing reports failures
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) make_folder(folder);
 }
 
 int measure_this_machine(const std::string& output) {
@@ -35,11 +38,15 @@ int measure_this_machine(const std::string& output) {
     const Progress progress("measuring this machine");
     return shadowgraph::calibrate();
   }();
-  make_folder_of(path);
-  spec.write_file(path);
-  fmt::print("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
-             human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
-             human_bytes(static_cast<int64_t>(spec.bandwidth)), path);
+  if (output.empty()) {
+    replace_private_file(path, shadowgraph::json_text(to_json(spec), 2) + "\n");
+  } else {
+    make_folder_of(path);
+    spec.write_file(path);
+  }
+  print_text(fmt::format("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
+                         human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
+                         human_bytes(static_cast<int64_t>(spec.bandwidth)), path));
   return 0;
 }
 
@@ -114,7 +121,7 @@ int specs_from_files(const CalibrateRequest& request) {
     links->write_file(request.links);
     text += fmt::format("  links written to {}\n", request.links);
   }
-  fmt::print("{}", text);
+  print_text(text);
   return 0;
 }
 

@@ -32,7 +32,7 @@ void write(const GraphRequest& request, const LoadedGraph& loaded) {
   }
   const std::string how =
       loaded.capture_seconds ? fmt::format("captured in {:.3f} s", *loaded.capture_seconds) : "read from a file";
-  fmt::print(stderr, "{}: {} nodes, {}\n", request.output, loaded.graph.node_count(), how);
+  print_log("{}: {} nodes, {}\n", request.output, loaded.graph.node_count(), how);
 }
 
 void print(const GraphRequest& request, const Graph& graph) {
@@ -47,7 +47,7 @@ int capture(const CLI::App& command, const GraphRequest& request) {
   if (request.verify || loaded.capture_seconds) verify(loaded.graph);
   if (!request.output.empty()) write(request, loaded);
   if (request.verify) {
-    fmt::print("{}: {} nodes, every invariant holds\n", request.capture.source, loaded.graph.node_count());
+    print_out("{}: {} nodes, every invariant holds\n", request.capture.source, loaded.graph.node_count());
   } else if (request.output.empty()) {
     print(request, loaded.graph);
   }

@@ -239,6 +239,7 @@ std::string cell(std::string_view name) {
   for (const char c : xml_text(plain_text(name))) {
     if (std::string_view("|`*_[]\\").find(c) != std::string_view::npos) text += '\\';
     text += c;
+    if (c == '@') text += "<!-- -->";  // else it would mention, and notify, a user
   }
   return text;
 }
@@ -313,8 +314,8 @@ int update(const CLI::App& command, const CheckRequest& request) {
   takes_none_of(command, "--update", {"--max-peak", "--max-time", "--markdown", "--json", "--rows"});
   const Baseline baseline = now(request, spec_of(request, ""));
   write_file(request.baseline, shadowgraph::json_text(baseline.to_json(), 1) + "\n");
-  fmt::print(stderr, "{}: {} at the peak, {} a step on {}\n", request.baseline, text_of_bytes(baseline.peak),
-             text_of_nanoseconds(baseline.time), baseline.spec);
+  print_log("{}: {} at the peak, {} a step on {}\n", request.baseline, text_of_bytes(baseline.peak),
+            text_of_nanoseconds(baseline.time), baseline.spec);
   return 0;
 }
 

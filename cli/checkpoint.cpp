@@ -97,7 +97,7 @@ Graph apply_choice(const Graph& graph, const CheckpointChoice& choice, bool say)
   Graph rewritten = clone(graph);
   const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
   for (const auto& [what, count] : done.obstacles) {
-    if (say) fmt::print(stderr, "shadowgraph: not recomputed, {} x {}\n", count, what);
+    if (say) print_log("shadowgraph: not recomputed, {} x {}\n", count, what);
   }
   return rewritten;
 }
@@ -117,7 +117,7 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
     const Graph rewritten = apply_choice(graph, choice, false);
     last = fits(profile(rewritten, options));
     if (!last || !last->fits) continue;
-    fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
+    print_log("shadowgraph: {}\n", to_text(*last));
     return choice;
   }
   throw Error("no plan fits; give more memory, or use a smaller batch. The plan with the lowest peak " +

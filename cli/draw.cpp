@@ -87,7 +87,7 @@ int draw_picture(const DrawRequest& request) {
   const std::optional<NodeColors> colors = colors_of(request, graph);
   if (colors) options.colors = &*colors;
   const ViewModel view = ViewModel::of(graph, options);
-  for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
+  for (const std::string& note : view.notes) print_log("shadowgraph: {}\n", note);
   const std::string dot = write_dot(view);
   if (request.output.empty()) {
     print_text(dot);

@@ -8,6 +8,7 @@
 #include <fnmatch.h>
 
 #include "cli/option_checks.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
@@ -56,9 +57,9 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   std::vector<std::string> files;
   for (const auto& [name, text] : code.files) files.push_back(name);
   if (!code.constants_file.empty()) files.push_back(code.constants_file);
-  fmt::print("{}: {}; {} functions for {} calls\n", request.output, fmt::join(files, ", "), code.functions, code.calls);
+  print_out("{}: {}; {} functions for {} calls\n", request.output, fmt::join(files, ", "), code.functions, code.calls);
   for (const std::string& library : code.libraries_of) {
-    fmt::print("  requires the library that defines the operators of {}\n", library);
+    print_out("  requires the library that defines the operators of {}\n", library);
   }
   return 0;
 }
@@ -119,8 +120,8 @@ int emit_weights(const EmitRequest& request) {
                             near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
   const WrittenWeights written = write_weights(request.output, chosen);
-  fmt::print(stderr, "{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(),
-             model_name, human_bytes(static_cast<int64_t>(written.bytes)), request.seed);
+  print_log("{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(), model_name,
+            human_bytes(static_cast<int64_t>(written.bytes)), request.seed);
   return 0;
 }
 

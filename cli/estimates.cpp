@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
@@ -31,10 +32,9 @@ Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
 
 void Estimates::measure(const Graph& graph) {
   const MeasureReport report = measure_calls(graph, measured_);
-  fmt::print(stderr, "shadowgraph: measured {} distinct calls; {} were already measured\n", report.measured,
-             report.known);
+  print_log("shadowgraph: measured {} distinct calls; {} were already measured\n", report.measured, report.known);
   for (const UnmeasuredCall& call : report.left_out) {
-    fmt::print(stderr, "shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
+    print_log("shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
   }
   measured_.write_file(MeasuredCalls::default_file());
 }
@@ -66,8 +66,8 @@ void write_page(const std::string& path, const Profiled& profiled, const HtmlOpt
   const Progress progress("writing " + path);
   const std::string html = to_html(profiled.costs, options);
   write_file(path, html);
-  fmt::print(stderr, "{}: {} nodes, {}\n", path, profiled.loaded.graph.node_count(),
-             human_bytes(static_cast<int64_t>(html.size())));
+  print_log("{}: {} nodes, {}\n", path, profiled.loaded.graph.node_count(),
+            human_bytes(static_cast<int64_t>(html.size())));
 }
 
 }  // namespace shadowgraph::cli

@@ -173,16 +173,16 @@ nlohmann::json to_json(const std::string& policy, const char* what, const Fittin
 }
 
 void print_row(const std::string& policy, const Fitting& fitting, const Probe& best) {
-  fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}  {} captures\n", policy, best.size, human_bytes(best.held),
-             human_bytes(best.peak), human_count(best.flops), best.seconds > 0 ? human_seconds(best.seconds) : "-",
-             fitting.captures);
-  if (!fitting.limit.empty()) fmt::print("{:<16} {:>8} limited by: {}\n", "", "", fitting.limit);
+  print_out("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}  {} captures\n", policy, best.size, human_bytes(best.held),
+            human_bytes(best.peak), human_count(best.flops), best.seconds > 0 ? human_seconds(best.seconds) : "-",
+            fitting.captures);
+  if (!fitting.limit.empty()) print_out("{:<16} {:>8} limited by: {}\n", "", "", fitting.limit);
   if (!best.cache) return;
-  fmt::print("{:<16} {:>8} KV cache: {} bytes per token and sequence, {} in total{}\n", "", "",
-             exact_count(best.cache->bytes_per_token), human_bytes(best.cache->bytes),
-             best.cache->context > best.cache->positions
-                 ? fmt::format("; the model was trained on {} positions", exact_count(best.cache->positions))
-                 : "");
+  print_out("{:<16} {:>8} KV cache: {} bytes per token and sequence, {} in total{}\n", "", "",
+            exact_count(best.cache->bytes_per_token), human_bytes(best.cache->bytes),
+            best.cache->context > best.cache->positions
+                ? fmt::format("; the model was trained on {} positions", exact_count(best.cache->positions))
+                : "");
 }
 
 std::string of_device(const MemoryLimit& memory) { return memory.device.empty() ? "" : " (" + memory.title + ")"; }
@@ -230,15 +230,15 @@ int search(const FitRequest& request) {
   std::string timed;
   if (!request.capture.device.is_cpu()) timed = Machine::find(request.spec, {}, request.memory).specs().title;
   if (!request.json) {
-    fmt::print("{} of memory{}, counting {}{}{}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
-               request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
-               : request.by == MemoryMetric::kLive ? "live tensors only"
-                                                   : "bytes reserved by the allocator",
-               request.capture.trains() && !timed.empty() ? "; optimizers as by default on CUDA, foreach=True" : "",
-               timed.empty() || timed == request.memory->title ? "" : "; times on " + timed);
-    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
-               request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
-               "time a step");
+    print_out("{} of memory{}, counting {}{}{}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
+              request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
+              : request.by == MemoryMetric::kLive ? "live tensors only"
+                                                  : "bytes reserved by the allocator",
+              request.capture.trains() && !timed.empty() ? "; optimizers as by default on CUDA, foreach=True" : "",
+              timed.empty() || timed == request.memory->title ? "" : "; times on " + timed);
+    print_out("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
+              request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
+              "time a step");
   }
   bool any = false;
   for (const std::string& policy : policies) {
@@ -254,7 +254,7 @@ int search(const FitRequest& request) {
     } else if (best) {
       print_row(name, fitting, *best);
     } else {
-      fmt::print("{:<16} {:>8}  {} {} does not fit\n", name, "-", what, least);
+      print_out("{:<16} {:>8}  {} {} does not fit\n", name, "-", what, least);
     }
   }
   if (request.json) {

@@ -199,8 +199,8 @@ bool verify_kernels(const ListRequest& request) {
                       entries.size(), entries.size() == 1 ? "entry is" : "entries are");
   print_text(request.json ? json_text(to_json(directory, entries)) : text);
   if (broken != 0) {
-    fmt::print(stderr, "shadowgraph: {} of the kernels in {} cannot be used, for the reasons printed above\n", broken,
-               directory);
+    print_log("shadowgraph: {} of the kernels in {} cannot be used, for the reasons printed above\n", broken,
+              directory);
   }
   return broken == 0;
 }
@@ -215,9 +215,9 @@ void list_operators(bool json) {
   }
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const auto& [name, reason] : without) by_reason[reason].push_back(name);
-  fmt::print("{} operators have kernels:\n  {}\n", compiled.size(), fmt::join(compiled, "\n  "));
+  print_out("{} operators have kernels:\n  {}\n", compiled.size(), fmt::join(compiled, "\n  "));
   for (const auto& [reason, names] : by_reason) {
-    fmt::print("\n{} have none: {}\n  {}\n", names.size(), reason, fmt::join(names, "\n  "));
+    print_out("\n{} have none: {}\n  {}\n", names.size(), reason, fmt::join(names, "\n  "));
   }
 }
 

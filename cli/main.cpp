@@ -1,5 +1,5 @@
 #include "cli/tool.h"
-#include "shadowgraph/interrupt.h"
+#include "shadowgraph/graph/text.h"
 
 int main(int argc, char** argv) {
   shadowgraph::exit_on_interrupt();

@@ -38,7 +38,7 @@ int optimize(const OptimizeRequest& request) {
   }
   if (request.output.empty()) {
     print_text(to_text(graph));
-    std::fputs(to_text(report).c_str(), stderr);
+    print_to(stderr, to_text(report));
     return 0;
   }
   write_graph_file(request.output, graph);

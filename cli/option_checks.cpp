@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "cli/output.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/units.h"
 #include "support/suggestion.h"
@@ -66,7 +67,7 @@ CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords
   const auto set = [name, read, note = takes.note](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
       const std::string text = note == nullptr ? "" : note(word);
-      if (!text.empty()) fmt::print(stderr, "shadowgraph: {} {}\n", name, text);
+      if (!text.empty()) print_log("shadowgraph: {} {}\n", name, text);
     }
     read(words);
   };

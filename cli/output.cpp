@@ -8,10 +8,16 @@
 
 namespace shadowgraph::cli {
 
-void print_text(std::string_view text) {
+std::string printable(std::string_view text) { return terminal_text(text); }
+
+void print_to(std::FILE* file, std::string_view text) {
   const std::string shown = terminal_text(text);
-  std::fwrite(shown.data(), 1, shown.size(), stdout);
-  if (!shown.ends_with('\n')) std::fputc('\n', stdout);
+  std::fwrite(shown.data(), 1, shown.size(), file);
+}
+
+void print_text(std::string_view text) {
+  print_to(stdout, text);
+  if (!text.ends_with('\n')) std::fputc('\n', stdout);
 }
 
 std::string json_text(const nlohmann::json& json) {

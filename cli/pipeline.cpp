@@ -17,6 +17,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/profile/communication.h"
+#include "support/files.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -72,7 +73,7 @@ std::string memory_problem(const PipelineRun& run, const std::optional<MemoryLim
 void write_files(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
   if (request.output.empty()) return;
   const std::filesystem::path folder = request.output;
-  std::filesystem::create_directories(folder);
+  make_folder(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
   file("pipeline.json", json_text(to_json(run)));
   file("pipeline.txt", to_text(run));
@@ -88,8 +89,7 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
   const Progress progress("writing " + request.chakra);
   const ChakraFiles files =
       write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.rank_stride});
-  fmt::print(stderr, "{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
-             human_bytes(files.bytes));
+  print_log("{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes, human_bytes(files.bytes));
 }
 
 int pipeline(const CLI::App& command, const PipelineRequest& request) {

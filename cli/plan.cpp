@@ -19,6 +19,7 @@
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/communication.h"
+#include "support/files.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -128,10 +129,10 @@ std::string write_exports(const ClusterPlan& answer, const StepSource& source, c
 void write_files(const ClusterPlan& answer, const StepSource& source, const ClusterOptions& options) {
   if (options.output.empty()) return;
   const std::filesystem::path folder = options.output;
-  std::filesystem::create_directories(folder);
+  make_folder(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
   const std::string exports = write_exports(answer, source, folder);
-  fmt::print(stderr, "{}", exports);
+  print_log("{}", exports);
   file("plan.txt", to_text(answer) + exports);
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));

@@ -11,6 +11,7 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "shadowgraph/graph/text.h"
+#include "support/files.h"
 
 namespace shadowgraph::cli {
 
@@ -49,7 +50,7 @@ void run_sweeps(const SweepOptions& options, const StepSource& source, const Clu
     text += (text.empty() ? "" : "\n") + to_text(table);
   }
   if (!folder.empty()) {
-    std::filesystem::create_directories(folder);
+    make_folder(folder);
     write_file((std::filesystem::path(folder) / "sweep.txt").string(), text);
     write_file((std::filesystem::path(folder) / "sweep.json").string(), json_text(all));
   }

@@ -19,6 +19,7 @@
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/profile/what_if.h"
+#include "support/files.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -159,13 +160,6 @@ SummaryOptions summary_options(const ProfileRequest& request) {
   return options;
 }
 
-// Called before the capture, so that a bad path fails early.
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw FileError("cannot create the folder '" + folder + "': " + error.message());
-}
-
 void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
                   const std::vector<std::string>& exports) {
   write_graph_file(folder + "/graph.sg", profiled.loaded.graph);
@@ -176,13 +170,13 @@ void write_folder(const std::string& folder, const Profiled& profiled, const nlo
     if (std::ranges::find(exports, each.name) == exports.end()) continue;
     // The simulated allocator stops when it runs out of memory, so a snapshot would be incomplete.
     if (each.name == std::string("snapshot") && !profiled.costs.out_of_memory.empty()) {
-      fmt::print(stderr, "shadowgraph: no snapshot written: the step does not fit in memory\n");
+      print_log("shadowgraph: no snapshot written: the step does not fit in memory\n");
       continue;
     }
     write_file(folder + "/" + each.file, each.text(profiled));
     written.emplace_back(each.file);
   }
-  fmt::print(stderr, "wrote {} to {}\n", fmt::join(written, ", "), folder);
+  print_log("wrote {} to {}\n", fmt::join(written, ", "), folder);
 }
 
 int answer_what_if(const CLI::App& command, const ProfileRequest& request) {

@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "cli/output.h"
+
 namespace shadowgraph::cli {
 namespace {
 
@@ -43,7 +45,7 @@ void show_while_running() {
     if (all.operations.size() > 1) text += ": " + *all.operations.back();
     const std::string time = fmt::format(" ({:.0f} s)", seconds);
     text.resize(std::min(text.size(), columns() - std::min(columns(), time.size())));
-    std::fputs((kClearLine + text + time).c_str(), stderr);
+    std::fputs((kClearLine + printable(text) + time).c_str(), stderr);
     std::fflush(stderr);
     wait = std::chrono::seconds(1);
   }

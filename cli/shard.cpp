@@ -19,6 +19,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/shard/solver.h"
+#include "support/files.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -86,7 +87,7 @@ void emit_python(const ShardRequest& request, const Sharding& planned, const nlo
                                                           {"parallelism", answer.value("parallelism", "")},
                                                           {"title", answer["title"]},
                                                           {"debug", request.capture.debug}});
-  fmt::print(stderr, "{}\n", report);
+  print_log("{}\n", report);
 }
 
 int shard(const ShardRequest& request) {
@@ -99,7 +100,7 @@ int shard(const ShardRequest& request) {
   const auto write_rank = [&](const ShardedGraph& sharded) {
     write_graph_file((folder / fmt::format("rank{}.sg", sharded.rank)).string(), sharded.graph);
   };
-  if (!request.output.empty()) std::filesystem::create_directories(folder);
+  if (!request.output.empty()) make_folder(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
   const Sharding planned = [&] {
     const Progress progress("looking for the best sharding of " + loaded.name);
@@ -169,17 +170,17 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
     print_text(json_text(json));
     return 0;
   }
-  fmt::print("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());
+  print_out("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());
   if (!solution.feasible)
     throw Error(
         fmt::format("{}: {}", request.solution.empty() ? request.problem : request.solution, solution.why_infeasible));
-  fmt::print("cost {}, {}\n", json["cost"].get<std::string>(),
-             request.solution.empty() ? quality(solution, json) : "as given in " + request.solution);
+  print_out("cost {}, {}\n", json["cost"].get<std::string>(),
+            request.solution.empty() ? quality(solution, json) : "as given in " + request.solution);
   if (request.solution.empty() && !solution.optimal) {
-    fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the optimality gap" : "the time limit");
+    print_out("stopped by {}\n", solution.stopped == "gap" ? "the optimality gap" : "the time limit");
   }
   if (problem.usage_limit != kNoLimit) {
-    fmt::print("usage {} of {}, at point {}\n", json["peak"].get<std::string>(), problem.usage_limit, solution.peak_at);
+    print_out("usage {} of {}, at point {}\n", json["peak"].get<std::string>(), problem.usage_limit, solution.peak_at);
   }
   return 0;
 }

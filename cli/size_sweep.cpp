@@ -187,35 +187,34 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
     print_text(json_text(to_json(profile, request, largest, sweep)));
     return;
   }
-  fmt::print("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS",
-             "TIME A STEP");
+  print_out("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS", "TIME A STEP");
   for (const Row& row : profile.rows) {
-    fmt::print("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}{}\n", row.batch, human_bytes(row.cost.peak_bytes),
-               row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
-               human_count(row.cost.flops.matmul), row.cost.seconds ? human_seconds(*row.cost.seconds) : "-",
-               row.captured ? "  captured" : "");
+    print_out("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}{}\n", row.batch, human_bytes(row.cost.peak_bytes),
+              row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
+              human_count(row.cost.flops.matmul), row.cost.seconds ? human_seconds(*row.cost.seconds) : "-",
+              row.captured ? "  captured" : "");
   }
-  if (profile.spec) fmt::print("\nstep times are estimated for {}\n", profile.spec->title);
+  if (profile.spec) print_out("\nstep times are estimated for {}\n", profile.spec->title);
   if (profile.sweep) {
-    fmt::print("\nFLOPs, as polynomials:");
+    print_out("\nFLOPs, as polynomials:");
     for (const PhaseId phase : {Graph::kForward, Graph::kBackward}) {
       if (profile.sweep->matmul_flops(phase) && !profile.sweep->matmul_flops(phase)->terms().empty()) {
-        fmt::print(" {} {};", profile.symbolic->base().phase_name(phase), profile.sweep->flops_text(phase));
+        print_out(" {} {};", profile.symbolic->base().phase_name(phase), profile.sweep->flops_text(phase));
       }
     }
-    fmt::print("\n{} captures in {:.3f} s; the last one confirms the fit\n", profile.captures, profile.fit_seconds);
+    print_out("\n{} captures in {:.3f} s; the last one confirms the fit\n", profile.captures, profile.fit_seconds);
   }
   if (!profile.why_captured.empty()) {
-    fmt::print("\nThe program depends on the batch size, so some batches were captured individually:\n{}\n",
-               profile.why_captured);
+    print_out("\nThe program depends on the batch size, so some batches were captured individually:\n{}\n",
+              profile.why_captured);
   }
   if (sweep.memory) {
     const std::string what(sweep.by == MemoryMetric::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(sweep.memory->bytes);
-    fmt::print("{}\n", largest == nullptr
-                           ? "no batch of the range fits in " + limit + " (bytes " + what + ")"
-                           : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
-                                         human_bytes(bytes_of(largest->cost, sweep.by)), what));
+    print_out("{}\n", largest == nullptr
+                          ? "no batch of the range fits in " + limit + " (bytes " + what + ")"
+                          : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
+                                        human_bytes(bytes_of(largest->cost, sweep.by)), what));
   }
 }
 

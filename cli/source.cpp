@@ -13,6 +13,7 @@
 #include <map>
 
 #include "cli/optimizer.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/tool.h"
 #include "models/program.h"
@@ -503,7 +504,7 @@ LoadedGraph load(const CaptureRequest& request) {
   if (request.checkpoint.empty()) return loaded;
   const PassResult done = run_pass(loaded.graph, "checkpoint", {{"modules", request.checkpoint}});
   for (const std::string& warning : done.warnings) {
-    fmt::print(stderr, "shadowgraph: --checkpoint {}: {}\n", request.checkpoint, warning);
+    print_log("shadowgraph: --checkpoint {}: {}\n", request.checkpoint, warning);
   }
   return loaded;
 }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
@@ -108,7 +109,7 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
 }
 
 int print_error(int code, const std::string& message) {
-  std::fputs(("shadowgraph: " + terminal_text(message) + "\n").c_str(), stderr);
+  print_log("shadowgraph: {}\n", message);
   return code;
 }
 

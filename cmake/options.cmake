@@ -17,6 +17,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=) # no folder of this machine in messages
 # Installed programs find libshadowgraph relative to their path and libtorch where it was at build time.
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib)
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
@@ -25,8 +26,10 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 find_program(SHADOWGRAPH_CCACHE ccache)
 if(SHADOWGRAPH_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Precompiled headers contain time stamps, and GCC's are never identical: without this sloppiness, and the checksums
-  # written by shadowgraph_pch_sum (cmake/targets.cmake), every unit that uses one would miss the cache.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PCH_EXTSUM=1
+  # written by shadowgraph_pch_sum (cmake/targets.cmake), every unit that uses one would miss the cache. The base
+  # directory makes a clone hit what another clone has compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PCH_EXTSUM=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+      CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${SHADOWGRAPH_CCACHE})
 endif()
 set(SHADOWGRAPH_GROUP_BYTES 90000 CACHE STRING

@@ -28,15 +28,17 @@ bool is_reserved(const std::string& name) {
       "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "final", "override", "main", "errno", "assert", "NULL",
       "EOF", "NAN", "INFINITY", "unix", "linux", "signals", "slots", "emit", "stdin", "stdout", "stderr",
       // Python
-      "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "from", "global", "import", "in",
-      "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list", "dict", "tuple",
-      "set", "map", "range", "len", "math", "self", "super", "str", "object",
+      "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "finally", "from", "global",
+      "import", "in", "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list",
+      "dict", "tuple", "set", "map", "range", "len", "math", "self", "super", "str", "object", "bytearray", "complex",
+      "getattr", "os", "struct",
       // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
       "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state",
       "seed_generator", "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors",
-      "default_generator", "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
+      "default_generator", "below_autograd", "grad_mode", "device", "result", "detail", "device_guard",
+      "StatisticsOnce", "DrawFrom"};
   return words.contains(name);
 }
 
@@ -59,7 +61,9 @@ std::string plain_identifier(std::string_view text) {
 
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
-  if (is_reserved(name)) name += "_value";
+  // Names without lowercase letters may be macros of headers (INT_MAX, M_PI, I) or constants of generated code.
+  const bool has_lower = std::ranges::any_of(name, [](unsigned char c) { return std::islower(c) != 0; });
+  if (is_reserved(name) || !has_lower) name += "_value";
   // Functions of generated code start with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;
   return name;

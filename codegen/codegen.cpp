@@ -8,10 +8,10 @@
 
 #include <filesystem>
 #include <fnmatch.h>
-#include <system_error>
 
 #include "ir/text/words.h"
 #include "shadowgraph/graph/text.h"
+#include "support/files.h"
 #include "support/text.h"
 
 namespace shadowgraph {
@@ -89,11 +89,7 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
 
 void write_code(const GeneratedCode& code, const std::string& directory) {
   namespace fs = std::filesystem;
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (!fs::is_directory(directory)) {
-    throw FileError("cannot create the folder '" + directory + "'" + (error ? ": " + error.message() : ""));
-  }
+  make_folder(directory);
   if (!code.constants_file.empty()) {
     c10::Dict<std::string, at::Tensor> tensors;
     for (const auto& [name, tensor] : code.constants) tensors.insert(name, tensor);

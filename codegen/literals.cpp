@@ -121,6 +121,14 @@ namespace shadowgraph::python {
 
 std::string dtype(c10::ScalarType dtype) { return "torch." + dtype_name(dtype); }
 
+std::string comment(std::string_view given) {
+  std::string text = plain_text(given);
+  for (char& c : text) {
+    if (c == '\\' || c == '"') c = ' ';
+  }
+  return text;
+}
+
 std::string number(double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);

@@ -34,4 +34,7 @@ std::string dtype(c10::ScalarType dtype);          // torch.float32
 std::string layout(int64_t layout);                // torch.strided
 std::string memory_format(int64_t memory_format);  // torch.preserve_format
 
+// Returns text that is safe in a # comment and in a docstring.
+std::string comment(std::string_view given);
+
 }  // namespace shadowgraph::python

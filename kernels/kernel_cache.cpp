@@ -1,10 +1,15 @@
-// Reads, writes and locks the entries of the cache folder: STEM.cpp, STEM.so, STEM.json.
+// Reads, writes and locks the entries of the cache folder: STEM.cpp, STEM.so, STEM.json and STEM.lock.
+//
+// The folder's index lists the stems ("aten_add.Tensor/0123456789abcdef") of all entries ever made there. Only files of
+// these names are deleted or replaced, since the user may have named a folder with other contents. Entries are code:
+// they are only loaded from files that no other user can write.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -14,7 +19,8 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <map>
-#include <optional>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -22,6 +28,7 @@
 
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/kernels/program.h"
+#include "support/files.h"
 #include "support/hash.h"
 #include "support/json.h"
 #include "support/threads.h"
@@ -37,12 +44,12 @@ struct CacheManifest {
   std::map<std::string, std::string> verdicts;
 };
 
-constexpr int kManifestVersion = 1;
+constexpr int kManifestVersion = 2;  // 2: entries are listed in the index
 
 // Throws UnsupportedError if the entry is missing, truncated or has no manifest.
 CacheManifest read_manifest(const std::string& path) {
   try {
-    const nlohmann::json json = parse_json(read_file(path), path);
+    const nlohmann::json json = parse_json(read_private_file(path), path);
     const std::string heading = "'" + path + "' is not a kernel manifest";
     const JsonPlace place(json, heading);
     if (place["version"].integer() != kManifestVersion)
@@ -64,13 +71,13 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
   const nlohmann::json json = {{"version", kManifestVersion}, {"name", manifest.name},
                                {"key", manifest.key},         {"identity", manifest.identity},
                                {"sha256", manifest.digest},   {"verdicts", manifest.verdicts}};
-  write_file(path, json_text(json, 1) + "\n");
+  replace_private_file(path, json_text(json, 1) + "\n");
 }
 
 // Returns the problem with the library at STEM.so, or "" if it matches the manifest.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest) {
   try {
-    const std::string digest = sha256(read_file(stem + ".so"));
+    const std::string digest = sha256(read_private_file(stem + ".so"));
     return digest == manifest.digest ? "" : fmt::format("'{}.so' does not match its manifest", stem);
   } catch (const FileError& error) {
     return error.what();
@@ -80,23 +87,79 @@ std::string library_problem(const std::string& stem, const CacheManifest& manife
 namespace fs = std::filesystem;
 
 constexpr const char* kEntryEndings[] = {".json", ".so", ".cpp"};
+constexpr std::string_view kIndexFile = "shadowgraph-kernels.txt";
+constexpr std::string_view kIndexHeading = "shadowgraph kernel cache 1";
+constexpr std::string_view kBuildFiles[] = {"kernel.cpp", "kernel.so", "kernel.so.log"};
 
-[[noreturn]] void cannot_read(const std::string& directory, const std::error_code& error) {
-  throw FileError(fmt::format("cannot read the kernel cache '{}': {}", directory, error.message()));
+// A stem is OPERATOR/HASH or OPERATOR/HASH-NUMBER; other lines of an index are ignored.
+bool is_stem(std::string_view line) {
+  const size_t slash = line.find('/');
+  if (slash == line.npos || slash == 0 || line[0] == '.' || line.size() < slash + 17) return false;
+  const std::string_view hash = line.substr(slash + 1, 16), rest = line.substr(slash + 17);
+  return hash.find_first_not_of("0123456789abcdef") == hash.npos &&
+         (rest.empty() || (rest.size() == 2 && rest[0] == '-' && std::isdigit(static_cast<unsigned char>(rest[1]))));
 }
 
-// Calls f(folder, file) for the files in all operators' folders.
-template <class F>
-void for_each_cache_file(const std::string& directory, F&& f) {
+std::string index_path(const std::string& directory) { return (fs::path(directory) / kIndexFile).string(); }
+
+// Returns the stems of the index; none if the folder has no index. Throws FileError if it cannot be trusted.
+std::set<std::string> read_index(const std::string& directory) {
+  std::set<std::string> stems;
   std::error_code error;
-  if (!fs::exists(directory, error)) return;
-  fs::directory_iterator folders(directory, error);
-  if (error) cannot_read(directory, error);
-  for (const fs::directory_entry& folder : folders) {
-    if (!folder.is_directory(error)) continue;
-    fs::directory_iterator files(folder.path(), error);
-    if (error) continue;  // another process is pruning
-    for (const fs::directory_entry& file : files) f(folder.path(), file.path());
+  if (!fs::exists(index_path(directory), error)) return stems;
+  if (const std::string problem = private_folder_problem(directory, false); !problem.empty()) throw FileError(problem);
+  const std::string text = read_private_file(index_path(directory));
+  std::string_view rest = text;
+  for (bool first = true; !rest.empty(); first = false) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (first && line != kIndexHeading) {
+      throw FileError("'" + index_path(directory) + "' is not the index of a kernel cache; choose another folder");
+    }
+    if (is_stem(line)) stems.emplace(line);
+  }
+  return stems;
+}
+
+// Adds a stem to the index, which is created if necessary, before its files are. Returns false if that fails.
+bool add_to_index(const std::string& directory, const std::string& stem) {
+  const std::string name = fs::path(stem).lexically_relative(directory).string();
+  if (read_index(directory).contains(name)) return true;
+  const int file = ::open(index_path(directory).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0) return false;
+  // Two processes must not both write the heading.
+  while (::flock(file, LOCK_EX) != 0 && errno == EINTR) {}
+  const bool is_new = ::lseek(file, 0, SEEK_END) == 0;
+  const std::string line = (is_new ? std::string(kIndexHeading) + '\n' : "") + name + '\n';
+  const bool written = ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  ::close(file);
+  return written;
+}
+
+void warn_once(const std::string& problem) {
+  static std::once_flag once;
+  std::call_once(once, [&] { TORCH_WARN("shadowgraph does not store compiled kernels: ", problem); });
+}
+
+bool is_listed(const std::string& directory, const std::string& stem) {
+  try {
+    return read_index(directory).contains(fs::path(stem).lexically_relative(directory).string());
+  } catch (const FileError&) {
+    return false;
+  }
+}
+
+// Creates the folders of an entry and lists it in the index. Returns false, with a warning, if that is not possible.
+bool prepare_entry(const std::string& directory, const std::string& stem) {
+  try {
+    for (const fs::path& folder : {fs::path(directory), fs::path(stem).parent_path()}) {
+      if (const std::string problem = private_folder_problem(folder, true); !problem.empty()) throw FileError(problem);
+    }
+    return add_to_index(directory, stem);
+  } catch (const FileError& error) {
+    warn_once(error.what());
+    return false;
   }
 }
 
@@ -107,32 +170,31 @@ void erase_entry(const std::string& stem) {
 }  // namespace
 
 std::string kernel_cache_directory() {
-  const auto named = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string own = named("SHADOWGRAPH_CACHE"); !own.empty()) return own;
-  if (const std::string shared = named("XDG_CACHE_HOME"); !shared.empty()) return shared + "/shadowgraph";
-  if (const std::string home = named("HOME"); !home.empty()) return home + "/.cache/shadowgraph";
-  std::error_code error;
-  return fs::temp_directory_path(error) / fmt::format("shadowgraph-{}", ::getuid());
+  const char* named = std::getenv("SHADOWGRAPH_CACHE");
+  return named != nullptr && *named != '\0' ? std::string(named) : cache_folder().string();
 }
 
 std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bool verify) {
   std::vector<KernelCacheEntry> entries;
-  for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
-    if (file.extension() != ".json") return;
-    KernelCacheEntry entry{.name = folder.filename(), .stem = fs::path(file).replace_extension().string()};
+  std::error_code error;
+  if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
+    throw FileError(fmt::format("cannot read the kernel cache '{}': it is not a folder", directory));
+  }
+  for (const std::string& stem : read_index(directory)) {
+    KernelCacheEntry entry{.name = stem.substr(0, stem.find('/')), .stem = (fs::path(directory) / stem).string()};
+    const std::string manifest_path = entry.stem + ".json";
+    bool any = false;
     for (const char* ending : kEntryEndings) {
       struct stat status {};
-      if (::stat((entry.stem + ending).c_str(), &status) != 0) continue;
+      if (::lstat((entry.stem + ending).c_str(), &status) != 0) continue;
+      any = true;
       entry.bytes += status.st_size;
       if (ending == kEntryEndings[0]) entry.last_use = status.st_mtim.tv_sec;
     }
+    if (!any) continue;  // pruned
     try {
-      const CacheManifest manifest = read_manifest(file);
+      const CacheManifest manifest = read_manifest(manifest_path);
       entry.identity = manifest.identity;
-      std::error_code error;
       if (verify) {
         entry.problem = library_problem(entry.stem, manifest);
       } else if (!fs::exists(entry.stem + ".so", error)) {
@@ -142,7 +204,7 @@ std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bo
       entry.problem = error.what();
     }
     entries.push_back(std::move(entry));
-  });
+  }
   std::ranges::sort(entries, {}, [](const KernelCacheEntry& e) { return std::tie(e.name, e.stem); });
   return entries;
 }
@@ -164,24 +226,31 @@ std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, i
 }
 
 std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, bool dry_run) {
+  std::error_code ignored;
+  if (fs::exists(directory, ignored) && !fs::is_empty(directory, ignored) &&
+      !fs::exists(index_path(directory), ignored)) {
+    throw FileError(
+        fmt::format("'{}' is not a kernel cache: it has no {}; nothing was deleted", directory, kIndexFile));
+  }
   std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
   if (dry_run) return entries;
-  std::vector<fs::path> folders;
-  for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
-    const std::string name = file.filename();
-    const std::string ending = file.extension();
-    // Only removes files that the cache creates: the user may have given a folder with other contents.
-    const bool own = ending == ".lock" || ending == ".json" || ending == ".so" || ending == ".cpp" ||
-                     ending == ".log" || name.find(".tmp") != std::string::npos;
-    if (!own) return;
-    std::error_code ignored;
-    fs::remove(file, ignored);
-    if (folders.empty() || folders.back() != folder) folders.push_back(folder);
-  });
+  std::set<fs::path> folders;
+  for (const std::string& stem : read_index(directory)) {
+    const std::string path = (fs::path(directory) / stem).string();
+    erase_entry(path);
+    std::remove((path + ".lock").c_str());
+    folders.insert(fs::path(path).parent_path());
+  }
   for (const fs::path& folder : folders) {
-    std::error_code ignored;
+    // Left by processes that were killed.
+    for (const fs::directory_entry& left : fs::directory_iterator(folder, ignored)) {
+      if (!left.path().filename().string().starts_with(kTemporaryPrefix)) continue;
+      for (const std::string_view file : kBuildFiles) fs::remove(left.path() / file, ignored);
+      fs::remove(left.path(), ignored);
+    }
     fs::remove(folder, ignored);  // if it is empty
   }
+  // The index stays: another process may be adding to it.
   return entries;
 }
 
@@ -203,15 +272,20 @@ uint64_t hash_of(const std::string& key) {
 // A temporary folder of this process, removed on destruction.
 class PrivateFolder {
  public:
-  PrivateFolder() {
+  // In `base`, or else in the folder of temporary files. Throws FileError.
+  explicit PrivateFolder(fs::path base) {
     std::error_code error;
-    const fs::path base = fs::temp_directory_path(error);
-    std::string pattern = (error ? fs::path("/tmp") : base) / "shadowgraph_XXXXXX";
-    if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+    if (base.empty()) base = fs::temp_directory_path(error);
+    std::string pattern = (base.empty() ? fs::path("/tmp") : base) / fmt::format("{}XXXXXX", kTemporaryPrefix);
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      throw FileError(
+          fmt::format("cannot create a folder in '{}': {}", base.string(), std::generic_category().message(errno)));
+    }
+    path_ = pattern;
   }
   ~PrivateFolder() {
     std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    fs::remove_all(path_, ignored);
   }
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
@@ -340,13 +414,23 @@ KernelCacheStats KernelCache::stats() const {
 // Loads the entry with exactly this key, if it is complete. Keys with the same hash have consecutive entries.
 bool KernelCache::load_entry(const KernelRef& kernel) {
   const auto begin = Clock::now();
-  std::string folder_name = kernel->name_;
-  std::ranges::replace(folder_name, '/', '_');
-  const std::string base = fmt::format("{}/{}/{:016x}", directory_, folder_name, kernel->hash_);
+  const std::string name = fmt::format("{}/{:016x}", file_name(kernel->name_), kernel->hash_);
+  const std::string base = (fs::path(directory_) / name).string();
   kernel->stem_.clear();
+  for (const std::string& folder : {directory_, fs::path(base).parent_path().string()}) {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(folder, error))) continue;
+    if (const std::string problem = private_folder_problem(folder, false); !problem.empty()) {
+      warn_once(problem);
+      return false;
+    }
+  }
   for (int i = 0; i < kMaxCollisions; ++i) {
     const std::string stem = i == 0 ? base : fmt::format("{}-{}", base, i);
-    if (::access((stem + ".json").c_str(), F_OK) != 0) {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(stem + ".json", error))) {
+      // A library or source of this name, without a manifest, may be another program's.
+      if (fs::exists(fs::symlink_status(stem + ".so", error)) && !is_listed(directory_, stem)) continue;
       if (kernel->stem_.empty()) kernel->stem_ = stem;
       return false;
     }
@@ -373,7 +457,12 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       const std::lock_guard lock(mutex_);
       // The entry is checked again under the lock.
       if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
-      if (kernel->stem_.empty()) kernel->stem_ = stem;  // recompiled in place of the invalid one
+      // Recompiled in place of the invalid one, but files of others are not replaced.
+      if (!is_listed(directory_, stem)) {
+        if (kernel->stem_ == stem) kernel->stem_.clear();
+        continue;
+      }
+      if (kernel->stem_.empty()) kernel->stem_ = stem;
       if (kernel->stem_ == stem) return false;
     }
   }
@@ -394,7 +483,7 @@ class EntryLock {
  public:
   // `held()` is false if the lock file cannot be created.
   explicit EntryLock(const std::string& path) {
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (descriptor_ < 0) return;
     while (::flock(descriptor_, LOCK_EX) != 0) {
       if (errno == EINTR) continue;
@@ -419,16 +508,16 @@ class EntryLock {
 void KernelCache::obtain(const KernelRef& kernel) {
   std::string problem;
   try {
-    bool keep = options_.mode == KernelCacheMode::kReadWrite && !kernel->stem_.empty();
+    const std::string stem = kernel->stem_;
+    bool keep = options_.mode == KernelCacheMode::kReadWrite && !stem.empty() && prepare_entry(directory_, stem);
     if (keep) {
-      std::error_code error;
-      fs::create_directories(fs::path(kernel->stem_).parent_path(), error);
-      const EntryLock lock(kernel->stem_ + ".lock");
+      const EntryLock lock(stem + ".lock");
       keep = lock.held();
       if (keep) {
         if (load_entry(kernel)) return;
-        problem = make_entry(kernel, true);
-        if (problem.empty()) enforce_limit();
+        keep = kernel->stem_ == stem;  // else another process has put other files there
+        if (keep) problem = make_entry(kernel, true);
+        if (keep && problem.empty()) enforce_limit();
       }
     }
     if (!keep) {
@@ -452,22 +541,15 @@ void KernelCache::obtain(const KernelRef& kernel) {
 // Compiles and loads a kernel; with `keep` into the cache folder, if that is writable. Returns the problem, if any.
 std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   const auto begin = Clock::now();
-  std::optional<PrivateFolder> folder;
-  if (!keep) folder.emplace();
-  static std::atomic<int> number = 0;
-  const std::string temporary =
-      (keep ? kernel->stem_ : folder->path() + "/kernel") + fmt::format(".tmp{}.{}", ::getpid(), number.fetch_add(1));
-  const std::string source = temporary + ".cpp";
-  const std::string library = temporary + ".so";
-  const auto clean = [&] {
-    std::remove(source.c_str());
-    std::remove(library.c_str());
-  };
   std::string problem;
   try {
+    // Beside the entry, so that files can be renamed.
+    const PrivateFolder folder(keep ? fs::path(kernel->stem_).parent_path() : fs::path());
+    const std::string source = folder.path() + "/kernel.cpp", library = folder.path() + "/kernel.so";
     write_file(source, backend_->source(kernel->program_));
     problem = backend_->compile(source, library);
     if (problem.empty()) {
+      fs::permissions(library, fs::perms::owner_all);  // others cannot write to it, whatever the umask
       const std::string bytes = read_file(library);
       const std::string digest = sha256(bytes);
       const KernelFunction function = backend_->load(library);
@@ -485,7 +567,6 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   } catch (const Error& error) {
     problem = error.what();
   }
-  clean();
   const double seconds = seconds_since(begin);
   {
     const std::lock_guard lock(mutex_);

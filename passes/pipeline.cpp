@@ -22,6 +22,7 @@
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
+#include "support/files.h"
 #include "support/text.h"
 
 namespace shadowgraph {
@@ -119,11 +120,7 @@ class Dump {
       folder = variable;
     }
     if (folder.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) {
-      throw FileError(fmt::format("cannot create the dump folder {}: {}", folder, error.message()));
-    }
+    make_folder(folder);
     prefix_ = fmt::format("{}/{:02}-{}", folder, ++count, pass);
   }
   void write(const Graph& graph, std::string_view when) const {

@@ -22,22 +22,16 @@ class Csv {
     end();
   }
   void text(std::string_view field) {
-    if (!start_) out_ += ',';
-    start_ = false;
-    const std::string shown = terminal_text(field);
-    if (shown.find_first_of(",\"\n") == shown.npos) {
-      out_ += shown;
-      return;
-    }
-    out_ += '"';
-    for (const char c : shown) {
-      if (c == '"') out_ += '"';
-      out_ += c;
-    }
-    out_ += '"';
+    std::string shown = terminal_text(field);
+    // A spreadsheet would run it as a formula.
+    if (!shown.empty() && std::string_view("=+-@\t").find(shown[0]) != std::string_view::npos) shown.insert(0, 1, '\'');
+    if (shown.find_first_of(",\"\n") == shown.npos) return cell(shown);
+    std::string quoted;
+    for (const char c : shown) quoted.append(c == '"' ? 2 : 1, c);
+    cell('"' + quoted + '"');
   }
-  void number(int64_t value) { text(std::to_string(value)); }
-  void real(double value) { text(fmt::format("{:.6g}", value)); }
+  void number(int64_t value) { cell(std::to_string(value)); }
+  void real(double value) { cell(fmt::format("{:.6g}", value)); }
   void node(std::optional<uint32_t> place) { text(place ? std::to_string(*place) : std::string()); }
   void end() {
     out_ += '\n';
@@ -46,6 +40,12 @@ class Csv {
   std::string take() { return std::move(out_); }
 
  private:
+  void cell(std::string_view shown) {
+    if (!start_) out_ += ',';
+    start_ = false;
+    out_ += shown;
+  }
+
   std::string out_;
   bool start_ = true;
 };

@@ -78,15 +78,23 @@ std::string xml_text(std::string_view text) {
 }
 
 std::string terminal_text(std::string_view text) {
-  const auto plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t'; };
+  const auto plain = [](char c) { return ((c >= 0x20 && c < 0x7f) || c == '\t') && c != ':' && c != '#'; };
   std::string out;
+  bool at_start = true;  // of a line, after blanks
   while (!text.empty()) {
     const auto end = std::find_if_not(text.begin(), text.end(), plain);
+    at_start = at_start && std::string_view(text.begin(), end).find_first_not_of(" \t") == std::string_view::npos;
     out.append(text.begin(), end);
     text.remove_prefix(static_cast<size_t>(end - text.begin()));
     if (text.empty()) break;
+    // Services of continuous integration execute "::error ..." and "##vso[...]" in their logs.
+    const bool command = (at_start && text.starts_with("::")) || text.starts_with("##[") || text.starts_with("##vso[");
     const Character c = pop_character(text);
-    if (c.printable()) {
+    at_start = c.point == '\n';
+    if (command) {
+      out += "\\u";
+      append_hex(out, c.point, 4);
+    } else if (c.printable() || c.point == '\n') {
       out += c.bytes;
     } else if (!c.valid) {
       out += "\\x";

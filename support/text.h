@@ -34,8 +34,9 @@ std::string plain_text(std::string_view text);
 // Escapes for HTML, SVG and HTML-like labels of Graphviz: elements and double-quoted attributes. Replaces invalid UTF-8
 // by '?' and non-printable characters by blanks.
 std::string xml_text(std::string_view text);
-// Escapes for terminals: preserves \n and \t and escapes other non-printable characters. Within JSON strings, "\u001b"
-// is equivalent to the character.
+// Escapes for terminals and logs: preserves \n and \t and escapes other non-printable characters, and what begins a
+// command of continuous integration ("::error" at the beginning of a line, "##["). Within JSON strings, "\u001b" is
+// equivalent to the character.
 std::string terminal_text(std::string_view text);
 
 // Parses the whole text as a number in the format of std::from_chars: without leading blanks or '+'. A double may be

@@ -1,6 +1,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
 #include <caffe2/serialize/inline_container.h>
+#include <fmt/format.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -8,6 +9,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
@@ -290,14 +292,98 @@ bool is_spec_dtype(std::string_view word) { return std::ranges::find(kSpecDtypes
 }  // namespace
 
 // Throws Error that names the record. Reads pickles and code, but no weights.
+// TorchScript operators that read or write files by name.
+constexpr std::string_view kFileOperators[] = {"save", "from_file"};
+
+// Skips what separates tokens: blanks, line breaks, continued lines and comments.
+size_t next_token(std::string_view code, size_t at) {
+  while (at < code.size()) {
+    if (code[at] == '#') at = std::min(code.find('\n', at), code.size());
+    if (at == code.size() || (std::isspace(static_cast<unsigned char>(code[at])) == 0 && code[at] != '\\')) break;
+    ++at;
+  }
+  return at;
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Returns the attribute named by getattr(object, "name"), whose arguments begin at `at`; std::nullopt if it is not
+// written as torch.jit.save writes it: one literal without escapes.
+std::optional<std::string_view> getattr_name(std::string_view code, size_t at) {
+  size_t comma = std::string_view::npos;
+  int depth = 0;
+  for (; at < code.size(); ++at) {
+    const char c = code[at];
+    if (c == '#') return std::nullopt;
+    if (c == '"' || c == '\'') {
+      const size_t first = at + 1;
+      at = code.find(c, first);
+      if (at == code.npos || code.substr(first, at - first).find('\\') != code.npos) return std::nullopt;
+    } else if (c == '(') {
+      ++depth;
+    } else if (c == ',' && depth == 1) {
+      comma = at;
+    } else if (c == ')' && --depth == 0) {
+      break;
+    }
+  }
+  if (at >= code.size() || comma == code.npos) return std::nullopt;
+  std::string_view name = code.substr(comma + 1, at - comma - 1);
+  name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
+  if (name.size() < 2 || name.front() != '"' || name.find('"', 1) != name.size() - 1) return std::nullopt;
+  return name.substr(1, name.size() - 2);
+}
+
+// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the text
+// of the code before any of it is compiled: names of attributes, except in paths of the file's classes and functions.
+void check_operators(std::string_view code, const std::string& path) {
+  const auto refuse = [&](std::string_view name) {
+    throw Error(
+        fmt::format("{} calls '{}', which may read or write files, so it is not loaded; remove the call (a method of "
+                    "this name must be renamed) and save the program again",
+                    path, name));
+  };
+  const auto is_refused = [](std::string_view name) {
+    return std::ranges::find(kFileOperators, name) != std::end(kFileOperators);
+  };
+  std::string_view qualified;  // first name of the current path a.b.c
+  for (size_t at = 0; at < code.size();) {
+    if (is_word(code[at])) {
+      const size_t begin = at;
+      while (at < code.size() && is_word(code[at])) ++at;
+      qualified = code.substr(begin, at - begin);
+      const size_t next = next_token(code, at);
+      // A variable of this name would hide the file's classes.
+      if (qualified == "__torch__" && (next == code.size() || code[next] != '.')) refuse(qualified);
+      if (qualified != "getattr") continue;
+      const auto name = getattr_name(code, next);
+      if (!name || is_refused(*name)) refuse(name.value_or("getattr"));
+    } else if (code[at] == '.') {
+      const size_t begin = at = next_token(code, at + 1);
+      while (at < code.size() && is_word(code[at])) ++at;
+      const std::string_view name = code.substr(begin, at - begin);
+      if (is_refused(name) && qualified != "__torch__") refuse(fmt::format("{}.{}", qualified, name));
+    } else {
+      // A path continues after blanks; anything else ends it.
+      if (std::isspace(static_cast<unsigned char>(code[at])) == 0) qualified = {};
+      ++at;
+    }
+  }
+}
+
 void check_script_archive(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader reader(path);
   const uintmax_t file_bytes = std::filesystem::file_size(path);
+  const bool is_legacy = reader.hasRecord("model.json");  // names its records of code itself
   for (const std::string& name : reader.getAllRecords()) {
     try {
       check_record(reader, name, file_bytes);
     } catch (const std::exception& error) {
       throw Error(path + " is damaged: " + name + ": " + message_of(error));
+    }
+    if (is_legacy || (name.starts_with("code/") && name.ends_with(".py"))) {
+      const auto [data, size] = reader.getRecord(name);
+      check_operators({static_cast<const char*>(data.get()), size}, path);
     }
   }
 }

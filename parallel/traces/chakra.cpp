@@ -19,6 +19,7 @@
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
+#include "support/files.h"
 
 namespace shadowgraph {
 
@@ -247,14 +248,15 @@ class ProcessTrace {
 
 ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, const ChakraOptions& options) {
   if (options.processes_per_stage < 1) throw Error("the number of processes per stage must be at least 1");
-  std::filesystem::create_directories(folder);
+  make_folder(folder);
   ChakraFiles files;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     for (int64_t process = 0; process < options.processes_per_stage; ++process) {
       ProcessTrace trace(run, options, rank, process);
       const std::string text = trace.take();
       const int64_t number = rank * options.processes_per_stage + process;
-      write_file((std::filesystem::path(folder) / fmt::format("{}.{}.et", options.name, number)).string(), text);
+      const std::string name = fmt::format("{}.{}.et", file_name(options.name), number);
+      write_file((std::filesystem::path(folder) / name).string(), text);
       ++files.files;
       files.nodes += trace.nodes();
       files.bytes += static_cast<int64_t>(text.size());

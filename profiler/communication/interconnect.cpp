@@ -17,6 +17,7 @@
 #include "shadowgraph/units.h"
 #include "support/csv.h"
 #include "support/embedded_file.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "support/suggestion.h"
 #include "support/text.h"
@@ -404,7 +405,10 @@ Interconnect Interconnect::named(std::string_view name) {
 }
 
 Interconnect Interconnect::find(const std::string& name_or_file) {
-  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+  // A file of a built-in name in the working directory needs a path (./nvlink).
+  const bool is_builtin =
+      std::ranges::any_of(interconnect_files(), [&](const EmbeddedFile& file) { return file.name == name_or_file; });
+  return !is_builtin && is_file(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
 Machine Machine::of(const DeviceSpec& device) {
@@ -424,7 +428,9 @@ Machine Machine::find(const std::string& device, const std::string& interconnect
     machine = of(DeviceSpec::named("h100"));
   } else if (kind == c10::kCPU) {
     const std::string calibration = DeviceSpec::calibration_file();
-    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
+    machine = of(is_file(calibration)
+                     ? device_spec_from_json(parse_json(read_private_file(calibration), calibration), calibration)
+                     : DeviceSpec::named("cpu"));
   }
   if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
   if (memory) machine.memory = memory;

@@ -23,6 +23,7 @@
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/measure.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "support/stopwatch.h"
 
@@ -184,6 +185,7 @@ class Bench {
     if (!why.empty()) return why;
     if (bytes > options_.bytes) return "its tensors exceed the memory limit for measuring";
     if (!find_operator(target)) return "the operator is not registered in this process";
+    if (target.name().starts_with("aten::from_file")) return "it would create or read a file";
     // Kernels do not check their arguments.
     const Signature& formals = graph_.target(node).signature();
     const auto arguments = graph_.arguments(node);
@@ -317,20 +319,24 @@ std::string MeasuredCalls::this_machine() {
                      cpu.mkldnn_fp16 ? " fp16" : "", at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s");
 }
 
-std::string MeasuredCalls::default_file() {
-  namespace fs = std::filesystem;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "shadowgraph" / "measured-calls.json";
-  const char* home = std::getenv("HOME");
-  const fs::path base = home != nullptr && *home != '\0' ? fs::path(home) : fs::temp_directory_path();
-  return base / ".cache" / "shadowgraph" / "measured-calls.json";
-}
+std::string MeasuredCalls::default_file() { return cache_folder() / "measured-calls.json"; }
 
 MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
   MeasuredCalls calls;
-  if (!std::filesystem::exists(path)) return calls;
+  if (!is_file(path)) return calls;
   const std::string heading = path + ": not a file of measured calls; remove it to measure again";
-  const json file = parse_json(shadowgraph::read_file(path), path);
+  std::string text;
+  if (path == default_file()) {
+    try {
+      text = read_private_file(path);
+    } catch (const FileError& error) {
+      TORCH_WARN_ONCE("measurements of this machine are ignored: ", error.what());
+      return calls;
+    }
+  } else {
+    text = shadowgraph::read_file(path);
+  }
+  const json file = parse_json(text, path);
   const JsonPlace place(file, heading);
   if (place["version"].integer() != kVersion) place["version"].fail("must be 1");
   if (place["machine"].text() != calls.machine_) return calls;
@@ -343,10 +349,13 @@ MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
 void MeasuredCalls::write_file(const std::string& path) const {
   json file{{"version", kVersion}, {"machine", machine_}, {"calls", json::object()}};
   for (const auto& [signature, call] : calls_) file["calls"][signature] = {call.scratch, call.seconds};
-  const auto folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // a failure is reported by the write below
-  shadowgraph::write_file(path, json_text(file, 1) + "\n");
+  const std::string text = json_text(file, 1) + "\n";
+  if (path == default_file()) {
+    replace_private_file(path, text);
+    return;
+  }
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty()) make_folder(folder);
+  shadowgraph::write_file(path, text);
 }
 
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options) {

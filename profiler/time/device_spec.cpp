@@ -15,6 +15,7 @@
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/units.h"
 #include "support/embedded_file.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "support/suggestion.h"
 
@@ -43,6 +44,7 @@ std::map<c10::ScalarType, double> numbers_by_dtype(const JsonPlace& place) {
     const auto dtype = parse_dtype_name(name);
     if (!dtype) figure.fail("is not a dtype; use torch's names, such as float32 or bfloat16");
     result[*dtype] = figure.amount();
+    if (result[*dtype] <= 0) figure.fail("must be positive");
   }
   return result;
 }
@@ -291,10 +293,6 @@ std::string DeviceSpec::calibration_file() {
   return std::filesystem::path(MeasuredCalls::default_file()).replace_filename("this-machine.json");
 }
 
-DeviceSpec DeviceSpec::find(const std::string& name_or_file) {
-  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
-}
-
 // Normalizes names: "RTX 4090", "rtx-4090" and "rtx4090" are equal.
 static std::string plain_name(std::string_view name) {
   std::string plain;
@@ -302,6 +300,15 @@ static std::string plain_name(std::string_view name) {
     if (std::isalnum(c) != 0) plain += static_cast<char>(std::tolower(c));
   }
   return plain;
+}
+
+DeviceSpec DeviceSpec::find(const std::string& name_or_file) {
+  // A file of a built-in name in the working directory needs a path (./h100).
+  const bool is_builtin =
+      name_or_file.find('/') == std::string::npos && std::ranges::any_of(device_files(), [&](const EmbeddedFile& file) {
+        return plain_name(file.name) == plain_name(name_or_file);
+      });
+  return !is_builtin && is_file(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
 std::vector<std::string> DeviceSpec::names() {

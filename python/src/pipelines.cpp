@@ -1,6 +1,7 @@
 // Pipeline schedules and simulation (shadowgraph/plan/pipeline.h).
 #include <pybind11/stl.h>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
@@ -187,7 +188,7 @@ void bind_pipelines(py::module_& m) {
           py::arg("folder"), py::arg("name") = "trace", py::arg("processes_per_stage") = 1, py::call_guard<CppCall>(),
           "Writes MLCommons Chakra execution traces for network simulators, one file per process. Returns the number "
           "of files.")
-      .def("__str__", [](const PipelineRun& run) { return to_text(run); });
+      .def("__str__", [](const PipelineRun& run) { return cli::printable(to_text(run)); });
   py::class_<DistributedRun, std::shared_ptr<DistributedRun>>(m, "DistributedRun",
                                                               "Simulation of captured graphs of several ranks.")
       .def(py::init(&run_ranks), py::arg("graphs"), py::arg("ranks"), py::arg("spec") = "",
@@ -199,7 +200,7 @@ void bind_pipelines(py::module_& m) {
       .def(
           "chrome_trace", [](const DistributedRun& run) { return to_chrome_trace(run); },
           "Returns a trace for ui.perfetto.dev with all simulated ranks and transfers.")
-      .def("__str__", [](const DistributedRun& run) { return to_text(run); });
+      .def("__str__", [](const DistributedRun& run) { return cli::printable(to_text(run)); });
 }
 
 }  // namespace shadowgraph::python

@@ -2,6 +2,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
@@ -76,7 +77,7 @@ void bind_plans(py::module_& m) {
   py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "Plans of a model over the values of one setting.")
       .def_readonly("findings", &PlanTable::findings, "Results as sentences.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
-      .def("__str__", [](const PlanTable& table) { return to_text(table); });
+      .def("__str__", [](const PlanTable& table) { return cli::printable(to_text(table)); });
   py::class_<PlanSweep, std::shared_ptr<PlanSweep>>(m, "_PlanSweep")
       .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
            py::arg("any_sequence"), py::arg("devices"), py::arg("interconnect"), py::arg("batch"), py::arg("sequence"),
@@ -118,7 +119,7 @@ void bind_plans(py::module_& m) {
       .def_property_readonly("run", &run_of, "Simulation of all ranks of one pipeline.")
       .def("html", &plan_html, "Returns an HTML page that compares plans and shows time and memory of the ranks.")
       .def("dict", [](const ClusterPlan& answer) { return to_python(to_json(answer)); })
-      .def("__str__", [](const ClusterPlan& answer) { return to_text(answer); });
+      .def("__str__", [](const ClusterPlan& answer) { return cli::printable(to_text(answer)); });
 }
 
 }  // namespace shadowgraph::python

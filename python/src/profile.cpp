@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "cli/output.h"
 #include "python/src/cost_rules.h"
 #include "shadowgraph/draw/draw.h"
 #include "shadowgraph/profile/communication.h"
@@ -128,7 +129,7 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
     const CppCall call;
     answer = what_if(*p.graph, change);
   }
-  return std::pair(to_python(to_json(answer)), to_text(answer));
+  return std::pair(to_python(to_json(answer)), cli::printable(to_text(answer)));
 }
 
 std::pair<py::object, std::string> compare_trace(const GraphProfile& p, const std::string& path, size_t rows) {
@@ -137,7 +138,7 @@ std::pair<py::object, std::string> compare_trace(const GraphProfile& p, const st
     const CppCall call;
     comparison = compare_with_trace(p.costs, path);
   }
-  return std::pair(to_python(to_json(comparison)), to_text(comparison, rows));
+  return std::pair(to_python(to_json(comparison)), cli::printable(to_text(comparison, rows)));
 }
 
 // Writes `output` and `links` unless empty, and returns the calibration.
@@ -224,7 +225,7 @@ void bind_profile(py::module_& m) {
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
             const SummaryOptions options{
                 .grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
-            return fit_summary(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
+            return cli::printable(fit_summary(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs));
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40,
           "Returns the tables of the command line tool as text.\n\n"

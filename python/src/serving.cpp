@@ -5,6 +5,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
@@ -71,7 +72,7 @@ void bind_serving(py::module_& m) {
       .def_readonly("assumptions", &Serving::assumptions)
       .def(
           "dict", [](const Serving& serving) { return to_python(to_json(serving)); }, "Returns all values by name.")
-      .def("__str__", [](const Serving& serving) { return to_text(serving); });
+      .def("__str__", [](const Serving& serving) { return cli::printable(to_text(serving)); });
   m.def("serve", &serve_in_python, py::arg("capture"), py::arg("layers"), py::arg("spec"), py::arg("interconnect"),
         py::arg("memory"), py::arg("context"), py::arg("weights"), py::arg("kept"), py::arg("assumptions"),
         py::arg("how"));

@@ -1,6 +1,7 @@
 // Sharding (shadowgraph/shard/shard.h).
 #include <pybind11/stl.h>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
@@ -44,7 +45,7 @@ void bind_sharding(py::module_& m) {
       .def("graph_layouts", [](const Sharding& p) { return to_python(to_json(p.result.plan, p.graph)); })
       .def("dict", [](const Sharding& p) { return to_python(to_json(p)); })
       .def(
-          "text", [](const Sharding& p, int rows) { return to_text(p, rows); }, py::arg("rows"))
+          "text", [](const Sharding& p, int rows) { return cli::printable(to_text(p, rows)); }, py::arg("rows"))
       .def("graph_of_rank", &graph_of_rank, py::arg("rank"), py::arg("shard_random"), py::call_guard<CppCall>());
 }
 

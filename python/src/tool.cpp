@@ -8,7 +8,7 @@
 #include "python/src/cost_rules.h"
 #include "python/src/tool.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/interrupt.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "shadowgraph/error.h"
 #include "shadowgraph/kernels/program.h"
 #include "support/hash.h"
 #include "tests/kernels/temporary_folder.h"
@@ -290,6 +292,89 @@ TEST(KernelCache, TheLimitTakesTheLeastRecentlyUsed) {
   EXPECT_EQ(prune_kernel_cache(folder.path(), bytes - 1, /*dry_run=*/true).size(), 1U);
   EXPECT_EQ(prune_kernel_cache(folder.path(), bytes - 1).size(), 1U);
   EXPECT_EQ(list_kernel_cache(folder.path(), true).size(), 2U);
+}
+
+std::string problem_of(const std::string& folder) {
+  KernelCache cache({.directory = folder, .background = false});
+  EXPECT_EQ(run(cache.find("group", adding(1)), 1), 2) << "compiled for this process";
+  EXPECT_EQ(cache.stats().loaded, 0);
+  return cache.stats().write_errors > 0 ? "not stored" : "";
+}
+
+// Folders and files that other users could have put there.
+TEST(KernelCache, LoadsNothingThatOthersCanWrite) {
+  using fs::perms;
+  const TemporaryFolder folder;
+  folder.cache()->find("group", adding(1));
+  EXPECT_EQ(fs::status(folder.path() + "/group").permissions(), perms::owner_all);
+  const fs::path library = files_of(folder.path(), ".so").at(0);
+  fs::permissions(library, perms::group_write, fs::perm_options::add);
+  EXPECT_THAT(list_kernel_cache(folder.path(), true).at(0).problem, HasSubstr("other users can write"));
+  const auto again = folder.cache();
+  again->find("group", adding(1));
+  EXPECT_EQ(again->stats().rejected, 1);
+  // A link in place of the library, with the same content.
+  const fs::path elsewhere = folder.path() + "/elsewhere";
+  fs::rename(library, elsewhere);
+  fs::create_symlink(elsewhere, library);
+  EXPECT_THAT(list_kernel_cache(folder.path(), true).at(0).problem, HasSubstr("symbolic link"));
+
+  fs::permissions(folder.path() + "/group", perms::others_write, fs::perm_options::add);
+  EXPECT_EQ(problem_of(folder.path()), "not stored");
+  fs::permissions(folder.path() + "/group", perms::owner_all);
+  fs::permissions(folder.path(), perms::all);
+  EXPECT_EQ(problem_of(folder.path()), "not stored");
+}
+
+TEST(KernelCache, AFolderOfAnotherUserIsNotUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give folders away";
+  const TemporaryFolder folder;
+  folder.cache()->find("group", adding(1));
+  ASSERT_EQ(::chown(folder.path().c_str(), 12345, 12345), 0);
+  EXPECT_EQ(problem_of(folder.path()), "not stored");
+  ASSERT_EQ(::chown(folder.path().c_str(), 0, 0), 0);
+  ASSERT_EQ(::chown(files_of(folder.path(), ".so").at(0).c_str(), 12345, 12345), 0);
+  EXPECT_THAT(list_kernel_cache(folder.path(), true).at(0).problem, HasSubstr("another user (uid 12345)"));
+}
+
+// With umask 0 others could otherwise write to all that is made.
+TEST(KernelCache, FilesArePrivateWhateverTheUmask) {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(0);
+  const std::string directory = folder.path() + "/new/cache";
+  KernelCache({.directory = directory, .background = false}).find("group", adding(1));
+  ::umask(before);
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.path().extension() == ".cpp") continue;  // never read
+    EXPECT_EQ(entry.status().permissions() & (fs::perms::group_write | fs::perms::others_write), fs::perms::none)
+        << entry.path();
+  }
+  KernelCache again({.directory = directory, .background = false});
+  again.find("group", adding(1));
+  EXPECT_EQ(again.stats().loaded, 1);
+}
+
+// A cache in a folder with contents: compiling, pruning and clearing leave them.
+TEST(KernelCache, FilesOfOthersStay) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() + "/project");
+  fs::create_directories(folder.path() + "/group");
+  std::vector<std::string> names = {"/project/package.json", "/project/main.cpp", "/group/package.json", "/a.lock"};
+  for (const std::string& name : names) std::ofstream(folder.path() + name) << "mine";
+  EXPECT_THROW(clear_kernel_cache(folder.path()), FileError) << "not a cache yet";
+  {
+    KernelCache cache({.directory = folder.path(), .max_bytes = 1, .background = false});
+    for (const double number : {1.0, 2.0}) cache.find("group", adding(number));
+    EXPECT_EQ(cache.stats().write_errors, 0);
+  }
+  prune_kernel_cache(folder.path(), 0);
+  clear_kernel_cache(folder.path());
+  names.emplace_back("/shadowgraph-kernels.txt");
+  std::vector<std::string> left;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (entry.is_regular_file()) left.push_back(entry.path().string().substr(folder.path().size()));
+  }
+  EXPECT_THAT(left, ::testing::UnorderedElementsAreArray(names));
 }
 
 }  // namespace

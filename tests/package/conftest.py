@@ -1,5 +1,4 @@
-"""Splits the tests into parts, which ctest runs in parallel: `pytest --part 2/24` runs every 24th test, from the
-third on."""
+"""Splits the tests into parts, which ctest runs in parallel: `pytest --part 2/24` runs the third of 24 parts."""
 
 import pytest
 
@@ -11,10 +10,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    # Interleave, because neighboring tests take similar time. Sort by name, because processes may collect in another
-    # order.
+    # Neighboring tests stay together, since those of one file share imports, captures and compiled kernels. Sort by
+    # name, because processes may collect in another order.
     part, parts = map(int, config.getoption("--part").split("/"))
     config.stash[ALL] = names = sorted(item.nodeid for item in items)
-    mine = set(names[part::parts])
+    mine = set(names[part * len(names) // parts : (part + 1) * len(names) // parts])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in mine])
     items[:] = [item for item in items if item.nodeid in mine]

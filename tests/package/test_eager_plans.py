@@ -164,7 +164,7 @@ def test_the_file_is_plain_python_and_says_what_is_missing(figures, tmp_path):
     step = captured("decoder")
     sharding = sg.shard(step, "dp=2,tp=2", pins=megatron(step, 2), **figures)
     text = sharding.to_python(str(tmp_path / "plan.py"))
-    assert (tmp_path / "plan.py").read_text() == text and not list(tmp_path.glob(".plan*"))
+    assert (tmp_path / "plan.py").read_text() == text and not list(tmp_path.glob(".shadowgraph-*"))
     tree = ast.parse(text)
     imported = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in ast.walk(tree)
                 if isinstance(node, (ast.Import, ast.ImportFrom))}  # fmt: skip

@@ -7,6 +7,7 @@
 import hashlib
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -615,22 +616,32 @@ def kernels(folder):
     at = ("--dir", cache)
     expect(0, "list", "kernels", *at, prints=("no kernels",))
     library = b"not really a library"
-    manifest = {"version": 1, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
+    manifest = {"version": 2, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
                 "sha256": hashlib.sha256(library).hexdigest(), "verdicts": {}}
     place = cache / "aten::add_Tensor"
     place.mkdir(parents=True)
-    for name in ("0001", "0002", "0003"):
+    names = [f"000000000000000{i}" for i in range(4)]
+    for name in names[:3]:
         (place / f"{name}.so").write_bytes(library)
         (place / f"{name}.cpp").write_text("//\n")
         (place / f"{name}.json").write_text(json.dumps(manifest))
-    (cache / "notes.txt").write_text("mine")
-    (place / "notes.txt").write_text("mine")
     held = sum(path.stat().st_size for path in place.glob("000*"))  # below a KiB, so it is printed to the byte
+    # A folder in use by other programs, with files that look like entries.
+    foreign = ["notes.txt", "aten::add_Tensor/notes.txt", "web/package.json", "web/main.cpp", "web/x.so", "web/x.lock",
+               f"aten::add_Tensor/{names[3]}.json", "web/0000000000000000.json", "web/a.tmp1.cpp"]  # fmt: skip
+    (cache / "web").mkdir()
+    for name in foreign:
+        (cache / name).write_text("mine")
+    expect(1, "list", "kernels", *at, "--clear", says=("is not a kernel cache", "nothing was deleted"))
+    expect(0, "list", "kernels", *at, "--prune", "1B", prints=("0 entries deleted",))
+    stems = [f"aten::add_Tensor/{name}" for name in names[:3]]
+    outside = ["../web/0000000000000000", "/web/0000000000000000", "web/../notes.txt", "web/package.json", "web/x"]
+    (cache / "shadowgraph-kernels.txt").write_text("\n".join(["shadowgraph kernel cache 1", *stems, *outside]) + "\n")
     expect(0, "list", "kernels", *at,
            prints=("aten::add_Tensor", f" 3 {f'{held} B':>12}  ", "3 for another compiler or processor", "total"))
     expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are intact",))
-    (place / "0002.so").write_bytes(library[:-1])
-    (place / "0003.json").write_text("{")
+    (place / f"{names[1]}.so").write_bytes(library[:-1])
+    (place / f"{names[2]}.json").write_text("{")
     expect(1, "list", "kernels", "--verify", *at, prints=("does not match its manifest", "1 of 3 entries are"),
            says=("2 of the kernels",))
     entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
@@ -640,10 +651,12 @@ def kernels(folder):
     expect(0, "list", "kernels", *at, "--prune", "1GiB", prints=("1 entry deleted",))
     expect(0, "list", "kernels", "--clear", *at, "--dry-run", prints=("2 entries would be deleted",))
     expect(0, "list", "kernels", *at, "--prune", "1B", prints=("2 entries deleted",))
-    (place / "0004.so.tmp12.0").write_bytes(b"interrupted")
+    (place / ".shadowgraph-0123").write_bytes(b"interrupted")
+    (place / ".shadowgraph-Ab3dEf").mkdir()
+    (place / ".shadowgraph-Ab3dEf" / "kernel.cpp").write_text("interrupted")
     expect(0, "list", "kernels", "--clear", *at, prints=("0 entries deleted",))
     left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
-    if left != ["aten::add_Tensor/notes.txt", "notes.txt"]:
+    if left != sorted([*foreign, "shadowgraph-kernels.txt"]):
         failures.append(f"list kernels --clear left {left}")
     expect(1, "list", "kernels", "--dir", cache / "notes.txt", says=("notes.txt",))
     expect(2, "list", "kernels", *at, "--prune", says=("--prune",))
@@ -701,8 +714,47 @@ def problems(folder):
         expect(2, "shard", "--problem", exported, *given, says=("cannot be used with --problem",))
 
 
+def files_of_others(folder):
+    """Folders in the way, misspelt keys, rates of zero, names that steer terminals, logs and paths."""
+    graph = folder / "graph.sg"
+    run("capture", "resnet18", "--batch", "1", "-o", graph)
+    for name in ("h100", "a100", "nvlink", "l4"):  # folders of built-in names
+        (folder / name).mkdir()
+    command = [os.path.abspath(TOOL), "profile", str(graph), "--spec", "h100"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if found.returncode != 0:
+        failures.append(f"--spec h100 beside a folder of that name: {found.stderr[:300]}")
+    (folder / "file").write_text("in the way")
+    for path in (folder / "file" / "sub", folder / ("x" * 300), folder / "file"):
+        for verb in (("profile", graph), ("pipeline", graph, "--ranks", "2"), ("shard", graph, "--mesh", "2")):
+            code, _, errors = run(*verb, "-o", path)
+            if code not in (1, 2) or "internal error" in errors:
+                failures.append(f"{verb[0]} -o {path.name[:20]}: exit code {code}\n{errors[:300]}")
+    for where, key in (((), "bandwith"), (("levels", 0), "bandwith"), (("levels", 0, "groups", 0), "procesess")):
+        level = {"name": "nvlink", "size": 8, "bandwidth": 1e11, "groups": [{"processes": 2, "bandwidth": 1e11}]}
+        links = {"version": 1, "name": "mine", "levels": [level, {"name": "spine", "bandwidth": 1e10}]}
+        at = links
+        for step in where:
+            at = at[step]
+        at[key] = 1e11
+        (folder / "links.json").write_text(json.dumps(links))
+        expect(1, "shard", graph, "--mesh", "2", "--interconnect", folder / "links.json", says=(key, "not a known key"))
+    spec = json.loads(run("list", "devices", "--json")[1])[0]
+    spec["matmul"]["float32"] = 0
+    (folder / "spec.json").write_text(json.dumps(spec))
+    expect(1, "profile", graph, "--spec", folder / "spec.json", says=("matmul", "float32", "must be positive"))
+    text = graph.read_text()
+    hostile = r'meta "model" = "\x1b]0;t\x07\n::error file=a::b\n##vso[x]y"'
+    (folder / "hostile.sg").write_text(re.sub(r'meta "model" = .*', lambda _: hostile, text))
+    for verb in (("profile",), ("capture",), ("shard", "--mesh", "2"), ("pipeline", "--ranks", "2")):
+        _, out, errors = run(verb[0], folder / "hostile.sg", *verb[1:])
+        for line in (out + errors).splitlines():
+            if "\x1b" in line or "\x07" in line or line.lstrip().startswith("::error") or "##vso" in line:
+                failures.append(f"{verb[0]} of a hostile name prints {line!r}")
+
+
 if __name__ == "__main__":
     # Longest parts first.
     parts = (estimates, report, without_effect, round_trip, passes, batches, differences, problems, check, kernels,
-             inputs, usage)
+             files_of_others, inputs, usage)
     in_parts.run(parts, failures)

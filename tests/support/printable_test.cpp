@@ -49,6 +49,21 @@ TEST(Printable, TerminalsAreNotSteered) {
   EXPECT_EQ(terminal_text(std::string_view("\0", 1)), "\\u0000");
 }
 
+TEST(Printable, LogsAreNotCommanded) {
+  EXPECT_EQ(terminal_text("::warning file=a::b"), "\\u003a:warning file=a::b");
+  EXPECT_EQ(terminal_text("ok\n \t::stop-commands::x\naten::add"), "ok\n \t\\u003a:stop-commands::x\naten::add");
+  EXPECT_EQ(terminal_text("a ##vso[task.setvariable]b ##[group] ### title"),
+            "a \\u0023#vso[task.setvariable]b \\u0023#[group] ### title");
+}
+
+TEST(Printable, CsvFieldsAreNoFormulas) {
+  Csv csv("a,b,c,d,e,f");
+  for (const char* field : {"=HYPERLINK(\"x\")", "+1", "-1+1", "@SUM(1)", "a=b"}) csv.text(field);
+  csv.number(-5);
+  csv.end();
+  EXPECT_EQ(csv.take(), "a,b,c,d,e,f\n\"'=HYPERLINK(\"\"x\"\")\",'+1,'-1+1,'@SUM(1),a=b,-5\n");
+}
+
 TEST(Printable, CsvFieldsAreQuotedAndEscaped) {
   Csv csv({"a,b", "say \"hi\"", "two\nlines", "\x1b[0m", "plain"});
   EXPECT_EQ(csv.take(), "\"a,b\",\"say \"\"hi\"\"\",\"two\nlines\",\\u001b[0m,plain\n");

@@ -202,5 +202,8 @@ void write_file(const std::string& path, std::string_view content);
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 // Throws FileError.
 std::string read_file(const std::string& path);
+// Makes SIGINT end this process at once, for programs that need no cleanup: removes the temporary files of writes in
+// progress, prints one line to stderr, and ends by the signal, so that a calling shell sees it.
+void exit_on_interrupt() noexcept;
 
 }  // namespace shadowgraph
