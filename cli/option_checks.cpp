@@ -40,13 +40,16 @@ CLI::Validator whole_number_from(int64_t least) {
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {
-  return {[words = std::move(words)](const std::string& text) {
-            if (std::ranges::find(words, text) != words.end()) return std::string();
-            const std::string near = closest(text, words);
-            return fmt::format("unknown value '{}'{}; expected one of {}", text,
-                               near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(words, ", "));
-          },
-          ""};
+  const std::string name = fmt::format("{}", fmt::join(words, " "));  // for `shadowgraph completion`
+  return CLI::Validator(
+             [words = std::move(words)](const std::string& text) {
+               if (std::ranges::find(words, text) != words.end()) return std::string();
+               const std::string near = closest(text, words);
+               return fmt::format("unknown value '{}'{}; expected one of {}", text,
+                                  near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(words, ", "));
+             },
+             "")
+      .name(name);
 }
 
 std::string device_name(const std::string& text) {

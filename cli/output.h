@@ -14,7 +14,10 @@ namespace shadowgraph::cli {
 
 // Escapes control characters, and commands of continuous integration. For the Python package, too.
 std::string printable(std::string_view text);
-// Prints the text, escaped, with a line feed at its end.
+// Returns the width of the terminal that `file` is; 0 if it is none.
+size_t columns(std::FILE* file);
+// Prints the text, escaped, with a line feed at its end. On a terminal, lines fold at its width, and errors, verdicts
+// and titles of columns have colors unless NO_COLOR is set.
 void print_text(std::string_view text);
 void print_to(std::FILE* file, std::string_view text);
 // To stdout and stderr, with the format of fmt::print.

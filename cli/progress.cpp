@@ -1,7 +1,6 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,11 +26,6 @@ Running& running() {
   return *instance;
 }
 
-size_t columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-}
-
 constexpr const char* kClearLine = "\r\033[K";
 
 void show_while_running() {
@@ -44,7 +38,8 @@ void show_while_running() {
     std::string text = "shadowgraph: " + *all.operations.front();
     if (all.operations.size() > 1) text += ": " + *all.operations.back();
     const std::string time = fmt::format(" ({:.0f} s)", seconds);
-    text.resize(std::min(text.size(), columns() - std::min(columns(), time.size())));
+    const size_t width = columns(stderr) - 1;
+    text.resize(std::min(text.size(), width - std::min(width, time.size())));
     std::fputs((kClearLine + printable(text) + time).c_str(), stderr);
     std::fflush(stderr);
     wait = std::chrono::seconds(1);

@@ -53,6 +53,7 @@ constexpr Verb kVerbs[] = {
     {"list", "List models, devices, passes or compiled kernels", declare_list},
     {"operator", "Show the rules and kernels of an operator, and what is missing", declare_operator},
     {"calibrate", "Create a device spec: measure this machine, or read a GPU trace or tables", declare_calibrate},
+    {"completion", "Print a script for tab completion in bash and zsh", declare_completion},
 };
 
 constexpr const char* kAbout =

@@ -43,5 +43,6 @@ Work declare_emit(CLI::App& command);
 Work declare_list(CLI::App& command);
 Work declare_operator(CLI::App& command);
 Work declare_calibrate(CLI::App& command);
+Work declare_completion(CLI::App& command);
 
 }  // namespace shadowgraph::cli

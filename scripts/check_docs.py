@@ -27,7 +27,7 @@ import cases
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERBS = {"profile", "fit", "checkpoint", "shard", "plan", "pipeline", "compare", "check", "draw", "capture", "opt",
-         "emit", "list", "operator", "calibrate", "VERB"}
+         "emit", "list", "operator", "calibrate", "completion", "VERB"}
 LINK = re.compile(r"(?<!\\)!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 IMAGE = re.compile(r'<img [^>]*src="([^"]+)"')
 SPAN = re.compile(r"`([^`\n]+)`")

@@ -134,7 +134,7 @@ class RandomStreams {
     bool has_ticket = false;
     at::mt19937_data_pod noise;
 
-    // Where the program is.
+    // Current position in the program.
     Point end() const { return {static_cast<uint32_t>(segments.size()) - 1, static_cast<uint32_t>(draws.size())}; }
     // Before draw number `draw`.
     Point before(uint32_t draw) const {

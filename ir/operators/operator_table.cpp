@@ -159,8 +159,7 @@ constexpr OperatorRow kRows[] = {
      .when = "train",
      .why = "advances the state of cuDNN's dropout descriptor; not checked by the test, which has no GPU"},
     {.names = "dropout", .is = kMaybeAlias, .alias_of = "input", .why = "is the input itself outside training"},
-    {.names = "_efficientzerotensor record_stream", .is = kNotEvaluable},
-    {.names = "from_file", .is = kNotEvaluable, .why = "creates or reads the file, which the program names"},
+    {.names = "_efficientzerotensor from_file record_stream", .is = kNotEvaluable},
     {.names = R"(
         elu_backward floor_divide gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward
         hardtanh_backward leaky_relu_backward mish_backward mse_loss smooth_l1_loss softplus_backward

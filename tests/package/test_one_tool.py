@@ -27,6 +27,7 @@ VERBS = {  # arguments, and arguments that are refused; {g}: a graph, {s}: a Tor
     "emit": ("{g} --lang cpp -o out", "{g} --lang none"),
     "list": ("devices", "none"),
     "operator": ("aten::relu", "aten::none"),
+    "completion": ("", "x"),
     "calibrate": ("--help", "--spec none"),
 }  # fmt: skip
 JSON = {"profile", "fit", "checkpoint", "shard", "pipeline", "plan", "compare", "check", "capture", "list", "operator"}

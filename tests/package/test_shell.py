@@ -1,13 +1,17 @@
 """The command shadowgraph run as a program: the tool itself, and its commands for models in Python."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import types
 
@@ -316,3 +320,47 @@ def factory():
     assert said["pipe"] == ""
     assert "\r\033[Kshadowgraph: capturing slow:factory (2 s)" in said["terminal"]
     assert said["terminal"].endswith("\r\033[K")
+
+
+def test_words_are_completed():
+    done = run("completion")
+    assert done.returncode == 0 and "\x1b" not in done.stdout
+    completed = f"""{done.stdout}
+for line in "shadowgraph ch" "shadowgraph profile --mod" "shadowgraph fit --by " "shadowgraph draw resn" \\
+    "shadowgraph plan gpt2 --tensor "; do
+  COMP_WORDS=($line); [[ $line == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+  COMPREPLY=(); _shadowgraph; echo "${{COMPREPLY[*]}}"
+done"""
+    words = subprocess.run(["bash", "-c", completed], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert words[0] == "checkpoint check" and words[1] == "--mode"
+    assert set(words[2].split()) == {"live", "reserved", "device"}
+    assert {"resnet18", "resnet50"} <= set(words[3].split()) and "resnet50" not in words[4]
+
+
+def on_a_terminal(arguments, columns, **environment):
+    """Returns what the tool prints to a terminal of this many columns."""
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **environment}
+    command = [sys.executable, "-m", "_shadowgraph_tool", *arguments]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        said = b""
+        with contextlib.suppress(OSError):  # at the end
+            while some := os.read(master, 1 << 16):
+                said += some
+    os.close(master)
+    assert process.returncode == 0, said
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_has_folded_lines_and_colors():
+    arguments = ["profile", "resnet18", "--batch", "2", "--memory", "l4"]
+    plain = run(*arguments).stdout
+    assert "\x1b" not in plain and max(map(len, plain.splitlines())) > 80
+    folded = on_a_terminal(arguments, 80, NO_COLOR="1")
+    assert "\x1b" not in folded and max(map(len, folded.splitlines())) <= 80
+    assert folded.split() == plain.split()  # nothing is lost or moved
+    colored = on_a_terminal(arguments, 300)
+    assert "\x1b[32mfits" in colored and re.sub("\x1b\\[[0-9]*m", "", colored) == plain
+    assert json.loads(on_a_terminal([*arguments, "--json"], 40)) == json.loads(run(*arguments, "--json").stdout)

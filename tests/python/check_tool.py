@@ -16,7 +16,7 @@ import in_parts
 
 TOOL = sys.argv[1]
 VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "check", "draw", "capture", "opt", "emit", "list",
-         "operator", "calibrate")
+         "operator", "calibrate", "completion")
 failures = []
 
 
@@ -47,7 +47,7 @@ def usage(folder):
     for verb in VERBS:
         if f"\n  {verb} " not in help:
             failures.append(f"--help does not list {verb}")
-        text = expect(0, verb, "--help", prints=("Usage: ", "Output:", "Examples:"))
+        text = expect(0, verb, "--help", prints=("Usage: ", "Examples:"))
         examples = text.partition("Examples:\n")[2]
         if len(re.findall(rf"shadowgraph {verb}\b", examples)) < 2:
             failures.append(f"{verb} --help has fewer than two examples:\n{examples}")

@@ -63,7 +63,7 @@ struct ChainStage {
   int64_t resident = 0;  // bytes live when it is recomputed, without its forward: the gradient of its output, tensors
                          // left by later stages
   std::vector<ChainOption> options;  // the first saves everything at no cost
-  // Whether a recomputed segment may start and end here. A stage within a segment is recomputed in any case.
+  // If true, a recomputed segment may start and end here. A stage within a segment is recomputed in any case.
   bool droppable = true;
   friend bool operator==(const ChainStage&, const ChainStage&) = default;
 };

@@ -175,7 +175,7 @@ export class Graph {
   notes(node: number): [string, string][] {
     return this.noteTexts().get(node) ?? [];
   }
-  /** What a placeholder is a part of: "S(0) of [4096,4096]"; empty where it is the whole. */
+  /** A placeholder's shard and full shape: "S(0) of [4096,4096]"; empty if it is not sharded. */
   layout(node: number): string {
     const notes = new Map(this.notes(node));
     const layout = notes.get('layout');

@@ -20,7 +20,7 @@ test('a page opens where its maker wanted, unless its address says otherwise', (
   assert.equal(fromAddress('#overview', 'compare').view, 'overview');
 });
 
-test('an address that somebody made up is no harm', () => {
+test('an invalid address does no harm', () => {
   assert.deepEqual(fromAddress('#nonsense?sel=q9&phases=x&range=9.1&color=pink&table=chairs&around=1'), FIRST);
 });
 
