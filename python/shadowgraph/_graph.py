@@ -29,6 +29,7 @@ def tabular(graph: Graph) -> str:
 
 
 def _cut(cell: str, width: int | None) -> str:
+    cell = cell.replace("\n", "\\n")
     return cell if width is None or len(cell) <= width else cell[: width - 3] + "..."
 
 
