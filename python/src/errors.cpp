@@ -92,6 +92,10 @@ void bind_errors(py::module_& m) {
       "Raised if no plan fits in memory or the pins are contradictory; the message has the obstacle, or settings that "
       "would fit.");
 
+  m.def(
+      "printable", [](const std::string& text) { return cli::printable(text); },
+      "Escapes control characters, and what begins a command of continuous integration.", py::arg("text"));
+
   // Errors thrown by functions of this extension, and by operators called from libtorch's bindings.
   py::register_exception_translator([](std::exception_ptr pending) {
     try {
