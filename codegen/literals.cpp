@@ -131,13 +131,13 @@ std::string comment(std::string_view given) {
 }
 
 std::string literal(const nlohmann::json& value) {
-  if (value.is_string()) return quoted(value.get_ref<const std::string&>());
+  if (value.is_string()) return python::quoted(value.get_ref<const std::string&>());
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (value.is_null()) return "None";
   if (!value.is_structured()) return value.dump();
   std::string text;
   for (const auto& [key, element] : value.items()) {
-    text += (text.empty() ? "" : ", ") + (value.is_object() ? quoted(key) + ": " : "") + literal(element);
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? python::quoted(key) + ": " : "") + literal(element);
   }
   return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
