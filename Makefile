@@ -110,7 +110,7 @@ bench: setup ## build and run the benchmarks, in build/bench/
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 
-fuzz: ## fuzz all file readers, FUZZ_SECONDS=60 each
+fuzz: python ## fuzz all file readers, and names in all writers, FUZZ_SECONDS=60 each
 	@scripts/setup.sh --fuzz
 	@cmake --preset fuzz --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 	@cmake --build build-fuzz -j $(JOBS)

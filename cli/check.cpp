@@ -252,7 +252,7 @@ std::string to_markdown(const CheckResult& result, int rows) {
   }
   text += "| | baseline | now | change | limit |\n|---|--:|--:|--:|---|\n";
   for (const Metric& metric : result.metrics) {
-    text += fmt::format("| {} | {} | {} | {} | {} |\n", metric.name, metric.text(metric.before),
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", cell(metric.name), metric.text(metric.before),
                         metric.text(metric.after), change_text(metric.before, metric.after, metric.text),
                         metric.grew() ? "**" + verdict_of(metric) + "**" : verdict_of(metric));
   }

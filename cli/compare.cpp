@@ -272,11 +272,11 @@ int compare(const CLI::App& command, const CompareRequest& request) {
 }
 
 void add_options(CLI::App& command, CompareRequest& request) {
-  command.add_option("BEFORE", request.before, "Reference: a SOURCE as in profile, or a profile.json")->required();
-  command
-      .add_option("AFTER", request.after,
-                  "A SOURCE, profile.json or torch.profiler trace; options apply to sources that are captured")
-      ->required();
+  add_untrusted(command, request.capture);
+  add_source(command, "BEFORE", request.before, request.capture,
+             "Reference: a SOURCE as in profile, or a profile.json");
+  add_source(command, "AFTER", request.after, request.capture,
+             "A SOURCE, profile.json or torch.profiler trace; options apply to sources that are captured");
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
   command.add_flag("--nodes", request.nodes, "Compare node by node; exit code 1 if they differ, as diff(1)");

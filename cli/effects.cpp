@@ -28,7 +28,7 @@ void refuse_for_saved_graph(const CLI::App& command, const CaptureRequest& reque
     const std::string name = option->get_name();
     const bool of_capture = option->get_group() == kModel || option->get_group() == kStep;
     // Checkpointing also rewrites saved steps, and `emit` moves them to another device.
-    const bool allowed = name == "--checkpoint" || command.get_name() == "emit";
+    const bool allowed = name == "--checkpoint" || name == "--untrusted" || command.get_name() == "emit";
     if (option->count() == 0 || allowed || !(of_capture || name == "--device")) continue;
     refuse_option(name,
                   fmt::format("has no effect: {} is already captured; remove the option, or capture the model again",

@@ -330,8 +330,9 @@ FitRequest with_memory(const FitRequest& request) {
 const std::string& kServing = ServingOptions::table().rows().front().group;
 
 int serve(const CLI::App& command, const FitRequest& request) {
-  takes_only(command, "--mode serve",
-             {"SOURCE", "--mode", "--spec", "--memory", "--context", "--dtype", "--debug", "--json", kServing});
+  takes_only(
+      command, "--mode serve",
+      {"SOURCE", "--untrusted", "--mode", "--spec", "--memory", "--context", "--dtype", "--debug", "--json", kServing});
   const CaptureRequest& capture = request.capture;
   if (kind_of_source(capture.source) != SourceKind::kPython) {
     throw Error("--mode serve requires a Python model (hf:CONFIG.json or some.module:factory), not " + capture.source +

@@ -76,7 +76,7 @@ void write_files(const PipelineRun& run, const PipelineRequest& request, const s
   make_folder(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
   file("pipeline.json", json_text(to_json(run)));
-  file("pipeline.txt", to_text(run));
+  file("pipeline.txt", printable(to_text(run)));
   file("schedule.csv", run.schedule().to_csv());
   file("trace.json", to_chrome_trace(run));
   const std::optional<int64_t> memory = request.memory ? std::optional(request.memory->bytes) : std::nullopt;

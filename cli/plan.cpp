@@ -133,11 +133,11 @@ void write_files(const ClusterPlan& answer, const StepSource& source, const Clus
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
   const std::string exports = write_exports(answer, source, folder);
   print_log("{}", exports);
-  file("plan.txt", to_text(answer) + exports);
+  file("plan.txt", printable(to_text(answer) + exports));
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
   if (!answer.best().layouts.empty()) file("parameter_layouts.json", json_text(nlohmann::json(answer.best().layouts)));
-  file("pipeline.txt", to_text(answer.best().run));
+  file("pipeline.txt", printable(to_text(answer.best().run)));
   file("schedule.csv", answer.best().run.schedule().to_csv());
   file("trace.json", to_chrome_trace(answer.best().run));
   if (options.chakra) {

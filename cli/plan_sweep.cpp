@@ -51,7 +51,7 @@ void run_sweeps(const SweepOptions& options, const StepSource& source, const Clu
   }
   if (!folder.empty()) {
     make_folder(folder);
-    write_file((std::filesystem::path(folder) / "sweep.txt").string(), text);
+    write_file((std::filesystem::path(folder) / "sweep.txt").string(), printable(text));
     write_file((std::filesystem::path(folder) / "sweep.json").string(), json_text(all));
   }
   print_text(as_json ? json_text(all) : text);

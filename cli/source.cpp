@@ -476,6 +476,38 @@ SourceKind kind_of_source(const std::string& source) {
   return SourceKind::kGraph;  // the parser reports other contents
 }
 
+namespace {
+
+// The code that each kind of source runs, other than ours and PyTorch's.
+struct SourceCode {
+  SourceKind kind;
+  std::string_view prefix;
+  const char* input;
+  const char* code;  // nullptr: none
+};
+constexpr SourceCode kSourceCode[] = {
+    {SourceKind::kModel, "", "a built-in model", nullptr},
+    {SourceKind::kGraph, "", "a saved graph", nullptr},
+    {SourceKind::kExported, "", "a torch.export archive", nullptr},
+    {SourceKind::kTorchScript, "", "a TorchScript file",
+     "`__setstate__` when it is loaded, `forward` when it is captured"},
+    {SourceKind::kPython, "hf:", "a transformers configuration", nullptr},
+    {SourceKind::kPython, "", "a Python model", "the Python module, as `import` does"},
+};
+
+}  // namespace
+
+void refuse_code(const std::string& source) {
+  const SourceKind kind = kind_of_source(source);
+  const auto* const row = std::ranges::find_if(
+      kSourceCode, [&](const SourceCode& row) { return row.kind == kind && source.starts_with(row.prefix); });
+  if (row->code == nullptr) return;
+  throw Error(
+      fmt::format("{} is {}, which runs {}: refused by --untrusted; ask for a saved graph (.sg) or a torch.export "
+                  "archive (.pt2), which run nothing",
+                  source, row->input, row->code));
+}
+
 SourceLayers layers_of_source(const std::string& source) {
   const SourceKind kind = kind_of_source(source);
   if (kind == SourceKind::kPython) {

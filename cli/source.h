@@ -50,6 +50,7 @@ struct CaptureRequest {
   std::string checkpoint;  // modules to checkpoint; patterns as in the pass `checkpoint`
   int world = 0;           // Python: size of the torch.distributed world, captured as rank 0; 0: not distributed
   bool debug = false;      // Python: show the traceback of exceptions
+  bool untrusted = false;  // refuse sources that run code
 
   bool trains() const { return mode == CaptureMode::kTrain; }
   bool generates() const { return mode == CaptureMode::kPrefill || mode == CaptureMode::kDecode; }
@@ -64,6 +65,8 @@ struct LoadedGraph {
 enum class SourceKind { kModel, kTorchScript, kExported, kGraph, kPython };
 // Detects the kind by the file's contents, not its name. Throws Error for anything else.
 SourceKind kind_of_source(const std::string& source);
+// Throws Error for a source that runs code of its own, for --untrusted.
+void refuse_code(const std::string& source);
 
 // Number of layers of a built-in model or a transformers configuration; 0 for others and for files.
 struct SourceLayers {

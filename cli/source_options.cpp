@@ -67,8 +67,23 @@ void add_capture_options_named(CLI::App& command, CaptureRequest& request, std::
 
 void begin_group(CLI::App& command, const char* heading) { command.option_defaults()->group(heading); }
 
+void add_untrusted(CLI::App& command, CaptureRequest& request) {
+  command.add_flag("--untrusted", request.untrusted, "Refuse a SOURCE that runs code: .pt, some.module:factory")
+      ->group(kModel);
+}
+
+// Options are checked in the order of their declaration, so --untrusted has been read.
+CLI::Option* add_source(CLI::App& command, const char* name, std::string& source, const CaptureRequest& request,
+                        const char* description) {
+  return command.add_option(name, source, description)->required()->check([&request](const std::string& given) {
+    if (request.untrusted) refuse_code(given);
+    return std::string();
+  });
+}
+
 CLI::Option* add_source(CLI::App& command, CaptureRequest& request, const char* description) {
-  return command.add_option("SOURCE", request.source, description)->required();
+  add_untrusted(command, request);
+  return add_source(command, "SOURCE", request.source, request, description);
 }
 
 void add_sizes(CLI::App& command, CaptureRequest& request) {

@@ -21,6 +21,10 @@ void begin_group(CLI::App& command, const char* heading);
 
 constexpr const char* kSourceHelp = "Built-in model, .pt, .pt2 or .sg file, some.module:factory or hf:CONFIG.json";
 CLI::Option* add_source(CLI::App& command, CaptureRequest& request, const char* description = kSourceHelp);
+// The same for a command with several sources; `add_untrusted` adds the option that all of them obey.
+void add_untrusted(CLI::App& command, CaptureRequest& request);
+CLI::Option* add_source(CLI::App& command, const char* name, std::string& source, const CaptureRequest& request,
+                        const char* description);
 
 // Adds all options of a capture. Sizes are --batch and --seq; `fit` defines its own.
 void add_capture_options(CLI::App& command, CaptureRequest& request);

@@ -4,8 +4,10 @@
 #include "cli/tool.h"
 
 #include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/jit/runtime/print_handler.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -168,7 +170,28 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
+namespace {
+
+// Prints the messages of libtorch, and of TorchScript programs while they are captured, to stderr.
+class Messages final : public c10::WarningHandler {
+ public:
+  Messages() {
+    torch::jit::setPrintHandler([](const std::string& text) { print_to(stderr, text); });
+  }
+  ~Messages() override { torch::jit::setPrintHandler(before_); }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+  void process(const c10::Warning& warning) override { print_log("shadowgraph: warning: {}\n", warning.msg()); }
+
+ private:
+  torch::jit::PrintHandler before_ = torch::jit::getPrintHandler();
+};
+
+}  // namespace
+
 int run_tool(int argc, char** argv) {
+  Messages messages;
+  const c10::WarningUtils::WarningHandlerGuard warnings(&messages);
   try {
     return run(argc, argv);
   } catch (const Error& error) {

@@ -16,10 +16,12 @@
 #include "codegen/literals.h"
 #include "core/calls/functions.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/codegen/codegen.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/target.h"
 #include "support/text.h"
 
@@ -51,6 +53,7 @@ class PythonCalls {
     refuse_another_schema(graph_, node);
     Arguments arguments = arguments_of(node, false);
     arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
+    if (!find_operator(target)) refuse_other_attributes(node, target.signature().name);
     return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
   }
 
@@ -162,7 +165,9 @@ class PythonCalls {
         spelled.positional.push_back(text);
         if (!is_default || all_by_position) last = spelled.positional.size();
       } else if (!is_default) {
-        spelled.keywords.push_back(formals.arguments[i].name + "=" + text);
+        const std::string& name = formals.arguments[i].name;
+        spelled.keywords.push_back(python::is_keyword(name) ? fmt::format("**{{{}: {}}}", python::quoted(name), text)
+                                                            : name + "=" + text);
       }
     }
     spelled.positional.resize(last);
@@ -207,20 +212,26 @@ class PythonCalls {
     refuse_node(graph_, node, why_no_function(target));
   }
 
+  // torch.ops has attributes besides operators: torch.ops.load_library.__self__.load_library(path) runs code.
+  void refuse_other_attributes(NodeId node, const std::string& name) const {
+    const std::string_view library = namespace_of(name);
+    const bool is_attribute = library.empty() || library.starts_with("__") || library == "load_library" ||
+                              library == "import_module" || library == "loaded_libraries";
+    if (!is_attribute && !name.substr(library.size()).starts_with("::__")) return;
+    refuse_node(graph_, node, "this name is not an operator, but an attribute of torch.ops in Python");
+  }
+
   std::string operator_text(const Signature& signature) {
-    std::string name = signature.name;
-    if (const size_t colons = name.find("::"); colons != std::string::npos) {
-      const std::string library = name.substr(0, colons);
+    std::string text = "torch.ops", name = signature.name;
+    if (const std::string library(namespace_of(name)); !library.empty()) {
       // These are part of PyTorch; others must be loaded before, as stated in the file.
       if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
-      name.replace(colons, 2, ".");
+      text = python::attribute(text, library);
+      name.erase(0, library.size() + 2);
     }
-    const std::string overload = signature.overload.empty() ? "default" : signature.overload;
     // random_.from is a Python keyword.
-    if (identifier(overload) == overload + "_value") {
-      return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
-    }
-    return "torch.ops." + name + "." + overload;
+    return python::attribute(python::attribute(text, name),
+                             signature.overload.empty() ? "default" : signature.overload);
   }
 
   const CodeLayout& plan_;

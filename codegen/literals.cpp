@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -127,6 +128,31 @@ std::string comment(std::string_view given) {
     if (c == '\\' || c == '"') c = ' ';
   }
   return text;
+}
+
+std::string literal(const nlohmann::json& value) {
+  if (value.is_string()) return python::quoted(value.get_ref<const std::string&>());
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_null()) return "None";
+  if (!value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& [key, element] : value.items()) {
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? python::quoted(key) + ": " : "") + literal(element);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+bool is_keyword(std::string_view name) {
+  static constexpr std::string_view kWords[] = {
+      "False", "None",     "True",  "and",    "as",   "assert", "async",  "await",    "break",
+      "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",  "for",
+      "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
+      "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
+  return std::ranges::find(kWords, name) != std::end(kWords);
+}
+
+std::string attribute(const std::string& object, std::string_view name) {
+  return is_keyword(name) ? fmt::format("getattr({}, {})", object, quoted(name)) : fmt::format("{}.{}", object, name);
 }
 
 std::string number(double value) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <span>
@@ -34,7 +35,12 @@ std::string dtype(c10::ScalarType dtype);          // torch.float32
 std::string layout(int64_t layout);                // torch.strided
 std::string memory_format(int64_t memory_format);  // torch.preserve_format
 
+// Strings, numbers, booleans, null, lists, and objects as dicts.
+std::string literal(const nlohmann::json& value);
 // Returns text that is safe in a # comment and in a docstring.
 std::string comment(std::string_view given);
+bool is_keyword(std::string_view name);
+// Returns object.name, or getattr(object, "name") for keywords. `name` must be an identifier.
+std::string attribute(const std::string& object, std::string_view name);
 
 }  // namespace shadowgraph::python

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-60}
-kinds=${FUZZ_ONLY:-text json exported profile figures problem rules}
+kinds=${FUZZ_ONLY:-text json exported profile figures problem rules names}
 for kind in $kinds; do mkdir -p build-fuzz/{corpus,seeds}/"$kind"; done
 mkdir -p build-fuzz/crashes
 seeds() { # KIND FILE...: copies the existing files
@@ -31,6 +31,13 @@ seeds rules sharding/rules/*.txt
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 failed=
 for kind in $kinds; do
+  if [[ $kind == names ]]; then # written by the Python package
+    echo "=== hostile_names.py for $seconds s"
+    PYTHONPATH=build/python .venv/bin/python tests/package/hostile_names.py --seconds "$seconds" \
+      >build-fuzz/names.log 2>&1 || failed+=" names"
+    tail -n 2 build-fuzz/names.log
+    continue
+  fi
   dictionary=(-dict=fuzz/graph.dict)
   if [[ $kind != text && $kind != json ]]; then # words of the seeds, and quoted keys
     cat build-fuzz/seeds/"$kind"/* | grep -oE '"?[A-Za-z_][A-Za-z0-9_.:]*"?' | sort -u | head -n 600 |

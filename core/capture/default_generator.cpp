@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/calls/functions.h"
+#include "core/capture/random_state.h"
 #include "core/fake/known_contents.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
@@ -16,18 +17,11 @@ namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kMagic = 0x53476361U;
-constexpr int kUnrecordedBlocks = 4096;  // how many blocks of 624 words to search for draws from a ticket
 
 std::atomic<bool> in_use{false};
 
 at::CPUGeneratorImpl& impl_of(const at::Generator& generator) {
   return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-}
-
-at::mt19937 engine_of(const at::Generator& generator) {
-  at::CPUGeneratorImpl& impl = impl_of(generator);
-  const std::lock_guard lock(impl.mutex_);
-  return impl.engine();
 }
 
 at::Tensor state_of(const at::Generator& generator) {
@@ -42,18 +36,11 @@ void set_state(const at::Generator& generator, const at::Tensor& state) {
   impl_of(generator).set_state(*state.unsafeGetTensorImpl());
 }
 
-bool same_words(const at::mt19937& a, const at::mt19937& b) {
-  return a.data().left_ == b.data().left_ && a.data().next_ == b.data().next_ && a.data().state_ == b.data().state_;
-}
-
 // Returns the seed if the generator was just seeded.
 std::optional<uint64_t> fresh_seed(const at::Generator& generator) {
-  at::CPUGeneratorImpl& impl = impl_of(generator);
-  const std::lock_guard lock(impl.mutex_);
-  const uint64_t seed = impl.current_seed();
-  const bool fresh = !impl.next_float_normal_sample() && !impl.next_double_normal_sample() &&
-                     same_words(impl.engine(), at::mt19937(seed));
-  return fresh ? std::optional(seed) : std::nullopt;
+  const RandomState found = RandomState::of(generator);
+  const RandomState seeded{at::mt19937(found.engine.seed_).data(), std::nullopt, std::nullopt};
+  return found == seeded ? std::optional(found.engine.seed_) : std::nullopt;
 }
 
 }  // namespace
@@ -69,31 +56,24 @@ DefaultGenerator::DefaultGenerator()
 }
 
 // Random words, so that draws that are not recorded at least look random.
-at::mt19937 DefaultGenerator::ticket() const {
+at::mt19937_data_pod DefaultGenerator::ticket() const {
   const auto number = static_cast<uint32_t>(tickets_.size() - 1);
-  at::mt19937 engine(uint64_t{session_} * 0x9E3779B9U + number);
-  at::mt19937_data_pod data = engine.data();
+  at::mt19937_data_pod data = at::mt19937(uint64_t{session_} * 0x9E3779B9U + number).data();
   data.seed_ = impl_of(generator_).current_seed();  // for initial_seed()
   data.state_[1] = kMagic;
   data.state_[2] = session_;
   data.state_[3] = number;
-  engine.set_data(data);
-  return engine;
+  return data;
 }
 
 void DefaultGenerator::put_ticket() {
   tickets_.push_back({static_cast<uint32_t>(changes_.size()) - 1, static_cast<uint32_t>(draws_.size())});
-  const at::mt19937 engine = ticket();
-  at::CPUGeneratorImpl& impl = impl_of(generator_);
-  const std::lock_guard lock(impl.mutex_);
-  impl.set_engine(engine);
-  impl.set_next_float_normal_sample(std::nullopt);
-  impl.set_next_double_normal_sample(std::nullopt);
+  RandomState{ticket(), std::nullopt, std::nullopt}.put_into(generator_);
 }
 
 std::optional<DefaultGenerator::Point> DefaultGenerator::point_of(const at::mt19937_data_pod& engine) const {
   const auto& words = engine.state_;
-  const bool ours = words[1] == kMagic && words[2] == session_ && words[3] < tickets_.size() && engine.left_ == 1;
+  const bool ours = words[1] == kMagic && words[2] == session_ && words[3] < tickets_.size() && is_untouched(engine);
   return ours ? std::optional(tickets_[words[3]]) : std::nullopt;
 }
 
@@ -105,17 +85,13 @@ void DefaultGenerator::change(const Change& change) {
 }
 
 void DefaultGenerator::observe() {
-  const at::mt19937 found = engine_of(generator_);
-  if (const auto point = point_of(found.data())) {
+  const at::mt19937_data_pod found = RandomState::of(generator_).engine;
+  if (const auto point = point_of(found)) {
     if (*point != tickets_.back()) change({.restored = point, .state = changes_[point->change].state});
     return;
   }
   if (const auto seed = fresh_seed(generator_)) return change({.seed = seed, .state = state_of(generator_)});
-  at::mt19937 drawn_from = ticket();
-  for (int block = 0; block < kUnrecordedBlocks; ++block) {
-    for (int i = 0; i < (block == 0 ? 1 : at::MERSENNE_STATE_N); ++i) drawn_from();
-    if (drawn_from.data().state_ == found.data().state_) return put_ticket();
-  }
+  if (is_drawn_from(ticket(), found)) return put_ticket();
   change({.state = state_of(generator_)});
 }
 

@@ -62,7 +62,7 @@ class DefaultGenerator {
   void observe();
   void change(const Change& change);
   void put_ticket();
-  at::mt19937 ticket() const;
+  at::mt19937_data_pod ticket() const;
   std::optional<Point> point_of(const at::mt19937_data_pod& engine) const;
 
   at::Generator generator_;

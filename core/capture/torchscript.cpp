@@ -291,7 +291,6 @@ bool is_spec_dtype(std::string_view word) { return std::ranges::find(kSpecDtypes
 
 }  // namespace
 
-// Throws Error that names the record. Reads pickles and code, but no weights.
 // TorchScript operators that read or write files by name.
 constexpr std::string_view kFileOperators[] = {"save", "from_file"};
 
@@ -334,48 +333,35 @@ std::optional<std::string_view> getattr_name(std::string_view code, size_t at) {
   return name.substr(1, name.size() - 2);
 }
 
-// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the text
-// of the code before any of it is compiled: names of attributes, except in paths of the file's classes and functions.
+// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the names of
+// attributes in the code, before any of it is compiled.
 void check_operators(std::string_view code, const std::string& path) {
-  const auto refuse = [&](std::string_view name) {
+  const auto check = [&](std::string_view name) {
+    if (std::ranges::find(kFileOperators, name) == std::end(kFileOperators)) return;
     throw Error(
         fmt::format("{} calls '{}', which may read or write files, so it is not loaded; remove the call (a method of "
                     "this name must be renamed) and save the program again",
                     path, name));
   };
-  const auto is_refused = [](std::string_view name) {
-    return std::ranges::find(kFileOperators, name) != std::end(kFileOperators);
-  };
-  std::string_view qualified;  // first name of the current path a.b.c
   for (size_t at = 0; at < code.size();) {
-    if (is_word(code[at])) {
-      const size_t begin = at;
-      while (at < code.size() && is_word(code[at])) ++at;
-      qualified = code.substr(begin, at - begin);
-      const size_t next = next_token(code, at);
-      // A variable of this name would hide the file's classes.
-      if (qualified == "__torch__" && (next == code.size() || code[next] != '.')) refuse(qualified);
-      if (qualified != "getattr") continue;
-      const auto name = getattr_name(code, next);
-      if (!name || is_refused(*name)) refuse(name.value_or("getattr"));
-    } else if (code[at] == '.') {
-      const size_t begin = at = next_token(code, at + 1);
-      while (at < code.size() && is_word(code[at])) ++at;
-      const std::string_view name = code.substr(begin, at - begin);
-      if (is_refused(name) && qualified != "__torch__") refuse(fmt::format("{}.{}", qualified, name));
-    } else {
-      // A path continues after blanks; anything else ends it.
-      if (std::isspace(static_cast<unsigned char>(code[at])) == 0) qualified = {};
-      ++at;
-    }
+    const bool is_attribute = code[at] == '.';
+    const size_t begin = at = is_attribute ? next_token(code, at + 1) : at;
+    while (at < code.size() && is_word(code[at])) ++at;
+    const std::string_view name = code.substr(begin, at - begin);
+    if (is_attribute) check(name);
+    if (name == "getattr") check(getattr_name(code, next_token(code, at)).value_or(kFileOperators[0]));
+    if (at == begin && !is_attribute) ++at;
   }
 }
 
+// Throws Error that names the record. Reads pickles and code, but no weights.
 void check_script_archive(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader reader(path);
   const uintmax_t file_bytes = std::filesystem::file_size(path);
   const bool is_legacy = reader.hasRecord("model.json");  // names its records of code itself
-  for (const std::string& name : reader.getAllRecords()) {
+  for (std::string name : reader.getAllRecords()) {
+    // libtorch looks records up without regard to case: CODE/__torch__.PY is code, too.
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     try {
       check_record(reader, name, file_bytes);
     } catch (const std::exception& error) {

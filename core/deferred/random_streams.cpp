@@ -23,10 +23,6 @@ namespace {
 
 using Kind = Consumption::Kind;
 
-at::CPUGeneratorImpl& impl_of(const at::Generator& generator) {
-  return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-}
-
 Consumption words(uint64_t count) { return {Kind::kWords, count}; }
 
 uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64_t>(graph.numel(value)); }
@@ -183,29 +179,6 @@ Consumption of_range_arguments(const Graph& graph, NodeId node, ValueId value) {
 
 }  // namespace
 
-// ---- States
-
-RandomState RandomState::of(const at::Generator& generator) {
-  at::CPUGeneratorImpl& impl = impl_of(generator);
-  const std::lock_guard lock(impl.mutex_);
-  return {impl.engine().data(), impl.next_float_normal_sample(), impl.next_double_normal_sample()};
-}
-
-void RandomState::put_into(const at::Generator& generator) const {
-  at::CPUGeneratorImpl& impl = impl_of(generator);
-  const std::lock_guard lock(impl.mutex_);
-  at::mt19937 moved = impl.engine();  // a copy: constructing one seeds it, which is slow
-  moved.set_data(engine);
-  impl.set_engine(moved);
-  impl.set_next_float_normal_sample(next_float);
-  impl.set_next_double_normal_sample(next_double);
-}
-
-bool operator==(const RandomState& a, const RandomState& b) {
-  return a.engine.seed_ == b.engine.seed_ && a.engine.left_ == b.engine.left_ && a.engine.next_ == b.engine.next_ &&
-         a.engine.state_ == b.engine.state_ && a.next_float == b.next_float && a.next_double == b.next_double;
-}
-
 // ---- Consumption
 
 Consumption consumption_of(const Graph& graph, NodeId node) {
@@ -289,13 +262,9 @@ uint64_t next_nonce() {
 }
 
 constexpr uint32_t kMagic = 0x5347646EU;
-constexpr size_t kUnpinned = 64;           // unpinned states kept per stream, 2.5 KB each
-constexpr uint64_t kFar = 1U << 20;        // distance in words from which a state is kept
-constexpr uint32_t kManyDraws = 64;        // the same in draws
-constexpr uint64_t kForeignBlocks = 4096;  // how many blocks to search for draws from a ticket
-
-// Returns whether no number has been drawn from a ticket.
-bool is_untouched(const at::mt19937_data_pod& engine) { return engine.left_ == 1 && engine.next_ == 0; }
+constexpr size_t kUnpinned = 64;     // unpinned states kept per stream, 2.5 KB each
+constexpr uint64_t kFar = 1U << 20;  // distance in words from which a state is kept
+constexpr uint32_t kManyDraws = 64;  // the same in draws
 
 }  // namespace
 
@@ -361,10 +330,7 @@ void RandomStreams::observe(uint32_t number) {
     begin_segment(streams_[number], *restored);
     return;
   }
-  at::mt19937_data_pod drawn_from = ticket(stream);
-  for (uint64_t block = 0; block < kForeignBlocks; ++block) {
-    advance(drawn_from, is_untouched(drawn_from) ? 1 : 624);
-    if (drawn_from.state_ != found.engine.state_) continue;
+  if (is_drawn_from(ticket(stream), found.engine)) {
     put_ticket(number);
     throw DeferredError(
         "random numbers were drawn outside the recording while deferred_init was active, by another thread or directly "

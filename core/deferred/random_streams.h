@@ -21,20 +21,10 @@
 #include <optional>
 #include <vector>
 
+#include "core/capture/random_state.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
-
-// The complete state of a CPU generator; 2.5 KB.
-struct RandomState {
-  at::mt19937_data_pod engine;
-  std::optional<float> next_float;
-  std::optional<double> next_double;  // the second half of the last Box-Muller pair
-
-  static RandomState of(const at::Generator& generator);
-  void put_into(const at::Generator& generator) const;
-  friend bool operator==(const RandomState& a, const RandomState& b);
-};
 
 struct Consumption {
   enum class Kind : uint8_t {

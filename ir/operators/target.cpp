@@ -101,23 +101,14 @@ c10::OperatorName operator_name(std::string_view name) {
 
 // These schemas are part of the text form but not declared in files, so changing one requires a new format version.
 const char* builtin_schema(Builtin builtin) {
-  switch (builtin) {
-    case Builtin::kParameter:
-      return "sg::parameter(str name) -> Tensor";
-    case Builtin::kBuffer:
-      return "sg::buffer(str name) -> Tensor";
-    case Builtin::kInput:
-      return "sg::input(str name) -> Tensor";
-    case Builtin::kConstant:
-      return "sg::constant(Tensor data) -> Tensor";
-    case Builtin::kAlias:
-      return "sg::alias(Tensor source) -> Tensor";
-    case Builtin::kOutput:
-      return "sg::output(Tensor?[] values) -> ()";
-    case Builtin::kGradient:
-      return "sg::gradient(Tensor parameter, Tensor gradient) -> ()";
-  }
-  return "";
+  static constexpr const char* kSchemas[kBuiltinCount] = {"sg::parameter(str name) -> Tensor",
+                                                          "sg::buffer(str name) -> Tensor",
+                                                          "sg::input(str name) -> Tensor",
+                                                          "sg::constant(Tensor data) -> Tensor",
+                                                          "sg::alias(Tensor source) -> Tensor",
+                                                          "sg::output(Tensor?[] values) -> ()",
+                                                          "sg::gradient(Tensor parameter, Tensor gradient) -> ()"};
+  return kSchemas[static_cast<uint32_t>(builtin)];
 }
 
 namespace {

@@ -173,7 +173,7 @@ void append_quoted(std::string& out, std::string_view text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
-    } else if (byte >= 0x20 && byte < 0x7f) {
+    } else if (byte >= 0x20 && byte < 0x7f && !(c == '#' && out.back() == '#')) {  // "##[" commands some logs
       out += c;
     } else if (c == '\n') {
       out += "\\n";

@@ -128,9 +128,10 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
 
 // Dispatches calls of some operators to a kernel for its lifetime. May be destroyed while calls are running; these end
 // as they began.
+template <class Kernel>
 class KernelRegistration {
  public:
-  KernelRegistration(std::shared_ptr<EagerKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
+  KernelRegistration(std::shared_ptr<Kernel> kernel, const std::vector<c10::OperatorHandle>& operators,
                      c10::DispatchKey key)
       : kernel_(std::move(kernel)) {
     const std::lock_guard lock(slots_mutex);
@@ -147,9 +148,10 @@ class KernelRegistration {
   }
   KernelRegistration(const KernelRegistration&) = delete;
   KernelRegistration& operator=(const KernelRegistration&) = delete;
+  const Kernel& kernel() const { return *kernel_; }
 
  private:
-  const std::shared_ptr<EagerKernel> kernel_;
+  const std::shared_ptr<Kernel> kernel_;
   std::vector<Slot*> slots_;
 };
 
@@ -213,16 +215,8 @@ void check_device(c10::DispatchKey key, const KernelBackend& backend) {
 
 }  // namespace
 
-class CompiledOperators::State {
- public:
-  State(std::shared_ptr<CompiledKernels> kernels, const std::vector<c10::OperatorHandle>& operators,
-        c10::DispatchKey key)
-      : kernels_(std::move(kernels)), slots_(kernels_, operators, key) {}
-  const OperatorKernels& kernels() const { return kernels_->kernels; }
-
- private:
-  const std::shared_ptr<CompiledKernels> kernels_;
-  const KernelRegistration slots_;
+class CompiledOperators::State : public KernelRegistration<CompiledKernels> {
+  using KernelRegistration::KernelRegistration;
 };
 
 CompiledOperators::CompiledOperators(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -230,8 +224,8 @@ CompiledOperators::CompiledOperators(CompiledOperators&&) noexcept = default;
 CompiledOperators& CompiledOperators::operator=(CompiledOperators&&) noexcept = default;
 CompiledOperators::~CompiledOperators() = default;
 
-std::vector<OperatorKernels::Report> CompiledOperators::report() const { return state_->kernels().report(); }
-KernelCache& CompiledOperators::cache() const { return state_->kernels().cache(); }
+std::vector<OperatorKernels::Report> CompiledOperators::report() const { return state_->kernel().kernels.report(); }
+KernelCache& CompiledOperators::cache() const { return state_->kernel().kernels.cache(); }
 
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options) {
@@ -586,22 +580,15 @@ thread_local std::vector<const UserKernelCalls*> UserKernelCalls::under_way;
 
 }  // namespace
 
-class ScopedKernelOverride::State {
- public:
-  State(KernelOverride kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
-      : calls_(std::make_shared<UserKernelCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
-  Report report() const { return calls_->report(); }
-
- private:
-  const std::shared_ptr<UserKernelCalls> calls_;
-  const KernelRegistration slots_;
+class ScopedKernelOverride::State : public KernelRegistration<UserKernelCalls> {
+  using KernelRegistration::KernelRegistration;
 };
 
 ScopedKernelOverride::ScopedKernelOverride(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ScopedKernelOverride::ScopedKernelOverride(ScopedKernelOverride&&) noexcept = default;
 ScopedKernelOverride& ScopedKernelOverride::operator=(ScopedKernelOverride&&) noexcept = default;
 ScopedKernelOverride::~ScopedKernelOverride() = default;
-ScopedKernelOverride::Report ScopedKernelOverride::report() const { return state_->report(); }
+ScopedKernelOverride::Report ScopedKernelOverride::report() const { return state_->kernel().report(); }
 
 ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key) {
   const auto op = find_operator(kernel.op);
@@ -616,7 +603,9 @@ ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key
     throw UnsupportedError(
         fmt::format("override_kernel: {} has no kernel for {} to fall back to", kernel.op, c10::toString(key)));
   }
-  return ScopedKernelOverride(std::make_unique<ScopedKernelOverride::State>(std::move(kernel), *op, key));
+  auto calls = std::make_shared<UserKernelCalls>(std::move(kernel), key);
+  return ScopedKernelOverride(
+      std::make_unique<ScopedKernelOverride::State>(std::move(calls), std::vector<c10::OperatorHandle>{*op}, key));
 }
 
 }  // namespace shadowgraph

@@ -8,14 +8,13 @@
 #include <span>
 #include <utility>
 
+#include "codegen/literals.h"
 #include "ir/analysis/module_tree.h"
 #include "parallel/export/planned_model.h"
 #include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/graph/edit.h"
 #include "sharding/ranks/ranks.h"
 #include "support/embedded_file.h"
-#include "support/json.h"
-#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -68,12 +67,8 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"FUSED", cuts.widths},
       {"GROUPED", grouped_products(step, plan.experts)},
   };
-  std::string text = fmt::format("MESH = dict({})\n", json_text(mesh));
-  for (const auto& [name, value] : values) {
-    // Only booleans differ between JSON and Python.
-    const std::string_view truth = value == true ? "True" : "False";
-    text += fmt::format("{} = {}\n", name, value.is_boolean() ? std::string(truth) : json_text(value));
-  }
+  std::string text = fmt::format("MESH = dict({})\n", python::literal(mesh));
+  for (const auto& [name, value] : values) text += fmt::format("{} = {}\n", name, python::literal(value));
   return text;
 }
 
@@ -105,7 +100,7 @@ std::string with_parts(std::string_view whole, const std::set<std::string>& used
 std::string plan_script(const std::set<std::string>& parts, const std::vector<std::string>& notes,
                         std::string_view plan) {
   std::string text = with_parts(engine_templates().front().text, parts), block;
-  for (const std::string& note : notes) block += fmt::format("# {}\n", plain_text(note));
+  for (const std::string& note : notes) block += fmt::format("# {}\n", python::comment(note));
   const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
   const size_t begin = text.find(begin_mark) + begin_mark.size();
   return text.replace(begin, text.find(end_mark) - begin, block.append(plan));

@@ -4,10 +4,10 @@
 #include <map>
 #include <string_view>
 
+#include "codegen/literals.h"
 #include "parallel/export/planned_model.h"
 #include "parallel/plan/layer_chain.h"
 #include "parallel/schedule/known_schedules.h"
-#include "support/json.h"
 
 namespace shadowgraph {
 namespace {
@@ -96,7 +96,7 @@ std::string titan_layers(const std::vector<std::string>& modules) {
       throw UnsupportedError("torchtitan recomputes whole layers, but the plan recomputes " + module);
     layers.push_back(titan_name(module));
   }
-  return json_text(layers);
+  return python::literal(layers);
 }
 
 std::string policy_of(const TrainingPlan& plan) {
@@ -110,7 +110,7 @@ std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
   for (auto& stage : stages) {
     for (std::string& module : stage) module = titan_name(module);
   }
-  return json_text(nlohmann::json(stages));
+  return python::literal(stages);
 }
 
 }  // namespace

@@ -357,7 +357,7 @@ def _is_elementwise(node, source, value):
     name, _, overload = node.target.removeprefix("aten::").partition(".")
     operator = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
     copies = ("_to_copy", "clone", "contiguous", "detach")
-    return name in copies or (operator is not None and torch.Tag.pointwise in operator.tags)
+    return name in copies or torch.Tag.pointwise in getattr(operator, "tags", ())
 
 
 def _moved(placement, dims, shape, ranks):

@@ -153,7 +153,9 @@ class _Converter:
         try:
             function = getattr(getattr(getattr(torch.ops, space), base), overload or "default")
         except AttributeError:
-            raise _C.Error(f"{node!r} does not call a torch operator and cannot be converted to torch.fx") from None
+            function = None
+        if not isinstance(function, torch._ops.OpOverload):  # torch.ops has other attributes
+            raise _C.Error(f"{node!r} does not call a torch operator and cannot be converted to torch.fx")
         if "generator" in node.notes:
             raise _C.Error(f"{node!r} uses a torch.Generator of the program, which torch.fx cannot represent")
         positional, keywords = [], {}

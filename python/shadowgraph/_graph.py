@@ -29,6 +29,7 @@ def tabular(graph: Graph) -> str:
 
 
 def _cut(cell: str, width: int | None) -> str:
+    cell = cell.replace("\n", "\\n")
     return cell if width is None or len(cell) <= width else cell[: width - 3] + "..."
 
 
@@ -79,7 +80,7 @@ class CompiledGraph:
         self.input_names: tuple[str, ...] = tuple(self._all_names[i] for i in self._argument_indices)
 
     def __repr__(self) -> str:
-        return f"<shadowgraph.CompiledGraph of {', '.join(self.input_names)}>"
+        return _C.printable(f"<shadowgraph.CompiledGraph of {', '.join(self.input_names)}>")
 
     def __call__(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor],
                  **named: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # fmt: skip

@@ -108,8 +108,9 @@ def _from_configuration(config):
 
     names = getattr(config, "architectures", None) or []
     for name in names:
-        if hasattr(transformers, name):
-            return _in_its_dtype(getattr(transformers, name), config)
+        found = getattr(transformers, str(name), None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return _in_its_dtype(found, config)
     if type(config) in getattr(transformers.AutoModelForCausalLM, "_model_mapping", {}):
         return transformers.AutoModelForCausalLM.from_config(config)
     return transformers.AutoModel.from_config(config)

@@ -148,4 +148,17 @@ def _configuration(path):
             raise _C.ParseError(f"{path} is not valid JSON: {error}") from None
     if "model_type" not in described:
         raise _C.Error(f'{path} is not a transformers configuration: it has no "model_type"')
-    return transformers.AutoConfig.for_model(**described)
+    return transformers.AutoConfig.for_model(**_without_code(described, path))
+
+
+def _without_code(described, path):
+    """Removes the classes that a configuration names outside transformers, and refuses attention kernels of the Hub."""
+    if isinstance(described, list):
+        return [_without_code(value, path) for value in described]
+    if not isinstance(described, dict):
+        return described
+    for key, value in described.items():
+        if key.endswith("_implementation") and "/" in str(value):
+            raise _C.Error(f"{path} names code of the Hugging Face Hub in {key}: {value}; use an implementation of "
+                           "transformers, such as sdpa")  # fmt: skip
+    return {key: _without_code(value, path) for key, value in described.items() if key != "auto_map"}

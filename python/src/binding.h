@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/shadowgraph.h"
@@ -62,6 +63,11 @@ T keyword(const py::dict& given, const char* name) {
 }
 DeviceProfile device_profile_named(const std::string& name);  // "" for the default
 
+// Converts text of a program or file. Invalid UTF-8 is replaced.
+inline py::str text_object(std::string_view text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
 // Serializes to text. Invalid UTF-8 is replaced.
 std::string json_text(const nlohmann::json& json);
 py::object to_python(const nlohmann::json& json);  // dicts and lists

@@ -1,6 +1,7 @@
 // Translates exceptions of the C++ library to Python classes of the same name.
 #include <torch/csrc/Exceptions.h>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/tool.h"
 
@@ -11,7 +12,7 @@ namespace {
 // handlers do not match a type with two std::exception bases.
 class Typed final : public torch::PyTorchError {
  public:
-  Typed(const Error& error, PyObject* python) : PyTorchError(error.what()), python_(python) {}
+  Typed(const Error& error, PyObject* python) : PyTorchError(cli::printable(error.what())), python_(python) {}
   PyObject* python_type() override { return python_; }
 
  private:
@@ -60,6 +61,12 @@ PythonCall::~PythonCall() { calls_into_cpp = before_; }
 
 void bind_errors(py::module_& m) {
   add<Error>(m, "Error", "Base class of all exceptions of shadowgraph.");
+  // Messages have names from programs and files. Python prints them as they are.
+  const auto text_of = [](const py::object& error) {
+    const py::object text = py::handle(PyExc_RuntimeError).attr("__str__")(error);
+    return cli::printable(text.attr("encode")("utf-8", "replace").cast<std::string>());
+  };
+  m.attr("Error").attr("__str__") = py::cpp_function(text_of, py::is_method(m.attr("Error")), py::name("__str__"));
   add<ParseError>(m, "ParseError", "Raised for invalid graph text or JSON; the message has line and column.");
   add<FileError>(m, "FileError", "Raised when a file cannot be read or written.");
   add<GraphError>(m, "GraphError",
@@ -85,12 +92,16 @@ void bind_errors(py::module_& m) {
       "Raised if no plan fits in memory or the pins are contradictory; the message has the obstacle, or settings that "
       "would fit.");
 
+  m.def(
+      "printable", [](const std::string& text) { return cli::printable(text); },
+      "Escapes control characters, and what begins a command of continuous integration.", py::arg("text"));
+
   // Errors thrown by functions of this extension, and by operators called from libtorch's bindings.
   py::register_exception_translator([](std::exception_ptr pending) {
     try {
       if (pending) std::rethrow_exception(pending);
     } catch (const Error& error) {
-      PyErr_SetString(class_of(error).python, error.what());
+      PyErr_SetString(class_of(error).python, cli::printable(error.what()).c_str());
     }
   });
   set_error_translator([](const Error& error) {

@@ -109,7 +109,7 @@ void bind_graph_metadata(py::class_<Graph, GraphPointer>& graph) {
           "metadata",
           [](const Graph& g) {
             py::dict lines;
-            for (const auto& [key, text] : g.metadata.lines()) lines[py::str(key)] = py::str(text);
+            for (const auto& [key, text] : g.metadata.lines()) lines[text_object(key)] = text_object(text);
             return lines;
           },
           "Metadata of the capture: model, device, mode, ...")

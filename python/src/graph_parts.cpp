@@ -1,11 +1,14 @@
 // Node, Value, Storage and Region. Access to an erased one raises GraphError.
 #include "python/src/graph_parts.h"
 
+#include <fmt/format.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <sstream>
+
+#include "cli/output.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -45,7 +48,7 @@ py::object argument_object(const GraphPointer& graph, const Argument& argument) 
     }
     case ArgumentKind::kString:
     case ArgumentKind::kOpaque:
-      return py::str(std::string(graph->text_or_empty(argument.string)));
+      return text_object(graph->text_or_empty(argument.string));
     case ArgumentKind::kDevice:
     case ArgumentKind::kGenerator:
       return py::str(argument.device().str());
@@ -67,11 +70,11 @@ py::object argument_object(const GraphPointer& graph, const Argument& argument) 
 
 std::vector<int64_t> copied(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
 
-std::string module_of(const PyNode& node) {
+py::str module_of(const PyNode& node) {
   const Graph& graph = *node.graph;
   for (RegionId region = record(node).region; region.valid(); region = graph.region(region).parent) {
     if (graph.region(region).kind == RegionKind::kModule)
-      return std::string(graph.text_or_empty(graph.region(region).name));
+      return text_object(graph.text_or_empty(graph.region(region).name));
   }
   return {};
 }
@@ -149,7 +152,7 @@ void bind_node_call(py::class_<PyNode>& node) {
 
 void bind_node_place(py::class_<PyNode>& node) {
   node.def_property_readonly(
-          "phase", [](const PyNode& n) { return n.graph->phase_name(record(n).phase); },
+          "phase", [](const PyNode& n) { return text_object(n.graph->phase_name(record(n).phase)); },
           "\"forward\", \"backward\", \"optimizer\", \"init\" or a user-defined phase.")
       .def_property_readonly("module", &module_of, "Path of the innermost enclosing module: \"h.0.attn\".")
       .def_property_readonly(
@@ -177,7 +180,7 @@ void bind_node_place(py::class_<PyNode>& node) {
           "forward", [](const PyNode& n) { return part_or_none(n.graph, record(n).forward); },
           "For a backward node, the corresponding forward node, or None if unknown.")
       .def_property_readonly(
-          "source", [](const PyNode& n) { return std::string(n.graph->text_or_empty(record(n).source)); },
+          "source", [](const PyNode& n) { return text_object(n.graph->text_or_empty(record(n).source)); },
           "Source location \"file:line\", or \"\".");
 }
 
@@ -208,8 +211,9 @@ void bind_node_edits(py::class_<PyNode>& node) {
           [](const PyNode& n) {
             record(n);
             py::dict notes;
-            n.graph->for_each_note(
-                n.id, [&](const std::string& key, const std::string& value) { notes[py::str(key)] = py::str(value); });
+            n.graph->for_each_note(n.id, [&](const std::string& key, const std::string& value) {
+              notes[text_object(key)] = text_object(value);
+            });
             return notes;
           },
           "Notes of passes and users, {key: text}.")
@@ -352,18 +356,18 @@ void bind_region(py::module_& m) {
                        "A dynamic scope of the program: call of a module, composite operator or checkpoint.")
       .def_property_readonly("kind", [](const PyRegion& r) { return std::string(to_string(record(r).kind)); })
       .def_property_readonly(
-          "name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).name)); },
+          "name", [](const PyRegion& r) { return text_object(r.graph->text_or_empty(record(r).name)); },
           "Path of a module, or name of a composite operator.")
       .def_property_readonly(
-          "class_name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).class_name)); })
+          "class_name", [](const PyRegion& r) { return text_object(r.graph->text_or_empty(record(r).class_name)); })
       .def_property_readonly(
           "call", [](const PyRegion& r) { return record(r).call; }, "Number of earlier entries of the same scope.")
       .def_property_readonly("parent", [](const PyRegion& r) { return part_or_none(r.graph, record(r).parent); })
       .def("__eq__", [](const PyRegion& a, const PyRegion& b) { return a == b; })
       .def("__hash__", [](const PyRegion& r) { return r.id.index; })
       .def("__repr__", [](const PyRegion& r) {
-        return "<Region " + std::string(to_string(record(r).kind)) + " '" +
-               std::string(r.graph->text_or_empty(record(r).name)) + "'>";
+        return cli::printable(
+            fmt::format("<Region {} '{}'>", to_string(record(r).kind), r.graph->text_or_empty(record(r).name)));
       });
 }
 

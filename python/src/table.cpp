@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "cli/output.h"
 #include "python/src/binding.h"
 
 namespace shadowgraph::python {
@@ -19,9 +20,12 @@ class Rows {
     graph_.for_each_output(node, [&](ValueId value) {
       results += fmt::format("{}%{} {}", results.empty() ? "" : ", ", numbering_.of(value), type_text(graph_, value));
     });
-    return {
-        fmt::format("n{}", numbering_.of(node)),   graph_.target(node).name(), arguments(node), results, module(node),
-        graph_.phase_name(graph_.node(node).phase)};
+    return {fmt::format("n{}", numbering_.of(node)),
+            graph_.target(node).name(),
+            cli::printable(arguments(node)),
+            results,
+            cli::printable(module(node)),
+            cli::printable(graph_.phase_name(graph_.node(node).phase))};
   }
 
  private:

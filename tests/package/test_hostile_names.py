@@ -1,17 +1,24 @@
-"""Names from a stranger's file in emitted code: none runs, none breaks the code."""
+"""Names and programs from a stranger's file: none runs, none breaks emitted code or leaves its place in an output."""
 
 import ast
 import builtins
 import importlib.util
+import json
 import keyword
+import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import zipfile
 
+import hostile_names
 import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph import _shadowgraph
 
 PAYLOADS = ['"""\nraise SystemExit("ran")\n"""', "'''\nraise SystemExit('ran')\n'''", "x\\", "# \n raise SystemExit",
             "\x1b]0;t\x07", "a\r\nraise SystemExit", "\u2028raise SystemExit", "*/ int main(){} /*", "??/\nint x;",
@@ -151,8 +158,6 @@ def test_torchscript_touches_no_files(body, name, at_load, tmp_path):
     else:
         path = script(tmp_path, body)
     target.unlink(missing_ok=True)  # scripting itself may have made it
-    from shadowgraph import _shadowgraph
-
     code = _shadowgraph.run_tool(["capture", str(path), "--input", "f32[16]"])
     assert code == 1 and not target.exists()
 
@@ -165,8 +170,6 @@ def test_torchscript_of_usual_names_loads(tmp_path):
     def saved(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 """)  # fmt: skip
-    from shadowgraph import _shadowgraph
-
     assert _shadowgraph.run_tool(["capture", str(path), "--input", "f32[2,16]"]) == 0
 
 
@@ -183,3 +186,221 @@ def test_a_capture_and_a_measurement_create_no_file(tmp_path):
     graph.copy().run_passes("const-fold")
     sg.profile(graph, device="cpu", measure=True)
     assert not target.exists()
+
+
+# ---- All writers
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return hostile_names.programs()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_name_escapes(seed, programs, tmp_path):
+    hostile_names.run_round(programs, seed, str(tmp_path))
+
+
+@pytest.mark.parametrize("check, escaped", [
+    ("python", "x = 1\ncanary()"), ("python", "# \u2028"), ("python", "x = '"), ("cpp", "/* */ canary(); /* */"),
+    ("cpp", "// a ??/\n"), ("cpp", '"a'), ("terminal", "a\n \t::error::b"), ("terminal", "\x1b[31m"),
+    ("terminal", "##[x]"),
+    ("html", "<p>&lt;a><canary>"), ("html", "<p onload='x'>"), ("svg", "<svg><canary/></svg>"), ("svg", "<svg>"),
+    ("dot", 'digraph "a" { canary }'), ("json", '{"a": "\\x"}'), ("csv", "a,b\n=x,1\n"), ("csv", "a,b\n1\n"),
+    ("markdown", "| a | @name | | | |\n"), ("markdown", "<canary>"), ("text", "canary"), ("visible", "\u202e"),
+])  # fmt: skip
+def test_the_checks_find_escaped_names(check, escaped):
+    with pytest.raises((AssertionError, SyntaxError, ValueError)):
+        getattr(hostile_names, f"check_{check}")(escaped)
+
+
+def test_the_checks_accept_what_is_escaped():
+    hostile_names.check_python('x = "\\ncanary()"  # canary()')
+    hostile_names.check_cpp('int canary = f("canary()"); // canary()\n/* canary() */')
+    hostile_names.check_csv('a,b\n"\'=canary()",-1.5\n')
+    hostile_names.check_dot('digraph "canary" { n1 [label="\\"canary"]; }')
+
+
+# ---- Operators
+
+
+def calling(declaration, call):
+    version = torch.__version__.split("+")[0]
+    return sg.Graph.parse(f"""shadowgraph 1 libtorch {version}
+operator {declaration}
+s0 = 8 cpu input
+s1 = 8 cpu activation
+n0: %0 = sg::input(name="x") : f32[2] @s0
+n1: %1 = {call} : f32[2] @s1
+n2: sg::output(values=[%1])
+""")
+
+
+@pytest.mark.parametrize("name", [
+    "load_library::__self__.load_library", "load_library::__func__", "import_module::x", "loaded_libraries::add",
+    "aten::__class__.mro", "__class__::mro", "load_library",
+])  # fmt: skip
+def test_operators_are_no_attributes_of_torch_ops(name, tmp_path):
+    graph = calling(f"{name}(str path) -> Tensor", f'{name}(path="/nowhere/canary.so")')
+    with pytest.raises(sg.UnsupportedError, match="attribute of torch.ops"):
+        graph.emit_python(str(tmp_path))
+    with pytest.raises(sg.Error, match="does not call a torch operator"):
+        graph.to_fx()
+    graph.emit_cpp(str(tmp_path))  # calls through the dispatcher, by name
+
+
+def test_keywords_name_operators_and_arguments(tmp_path):
+    parsed = 0
+    for word in (*keyword.kwlist, *keyword.softkwlist, "INT_MAX", "print", "self"):
+        for name, argument in ((f"{word}::x", "a"), (f"my::{word}", "a"), (f"my::x.{word}", "a"), ("my::x", word)):
+            try:
+                graph = calling(f"{name}(Tensor x, *, int {argument}) -> Tensor", f"{name}(x=%0, {argument}=3)")
+            except sg.ParseError:  # a keyword of TorchScript's schemas, too
+                continue
+            graph.emit_python(str(tmp_path))
+            hostile_names.check_python((tmp_path / "graph.py").read_text())
+            parsed += 1
+    assert parsed > 40
+
+
+# ---- Messages
+
+
+def test_messages_show_control_characters():
+    for make in (lambda text: sg.Error(text), lambda text: sg.ParseError(text)):
+        assert str(make("a\x1b[31m\n::error::x")) == "a\\u001b[31m\n\\u003a:error::x"
+    with pytest.raises(sg.Error) as found:
+        sg.Graph.parse('shadowgraph 1 "\x1b[31m')
+    hostile_names.check_terminal(str(found.value))
+    graph = sum_of(["a", "b"])
+    broken = graph.text().replace('name="a"', 'name="\\xff\\xfe"')
+    with pytest.raises(sg.ReplayError):  # not UnicodeDecodeError
+        sg.Graph.parse(broken).compile()()
+
+
+# ---- TorchScript
+
+
+def renamed(path, change):
+    """Writes the archive with other names of its records."""
+    copy = path.with_name("renamed.pt")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
+        for record in source.infolist():
+            target.writestr(change(record.filename), source.read(record.filename))
+    return copy
+
+
+@pytest.mark.parametrize("change", [
+    lambda name: name.replace("code/", "CODE/"), lambda name: name.replace(".py", ".PY"),
+    lambda name: name.replace("code/__torch__.py", "Code/__Torch__.pY"),
+])  # fmt: skip
+def test_records_in_capitals_are_code_too(change, tmp_path, capfd):
+    target = tmp_path / "target"
+    path = renamed(script(tmp_path, f"        torch.save(x, '{target}')\n        return x"), change)
+    target.unlink(missing_ok=True)
+    torch.jit.load(str(path))  # libtorch finds the records
+    assert _shadowgraph.run_tool(["capture", str(path), "--input", "f32[16]"]) == 1 and not target.exists()
+    assert "calls 'save'" in capfd.readouterr().err
+
+
+def test_programs_print_to_stderr_escaped(tmp_path, capfd):
+    path = script(tmp_path, """        print("\\x1b[31m canary")
+        print("::error::canary")
+        warnings.warn("\\x1b[32m canary")
+        return x""").rename(tmp_path / "prints.pt")  # fmt: skip
+    capfd.readouterr()
+    assert _shadowgraph.run_tool(["capture", str(path), "--input", "f32[16]"]) == 0
+    out, err = capfd.readouterr()
+    assert "canary" not in out and err.count("canary") == 3
+    hostile_names.check_terminal(err)
+
+
+ENDLESS = """
+        while bool(x.numel() > 0):
+            self.count = self.count + 1
+        return x"""
+
+
+@pytest.mark.parametrize("at_load", [False, True])
+def test_an_endless_loop_ends_by_ctrl_c(at_load, tmp_path):
+    methods = "    count: int\n    def __init__(self):\n        super().__init__()\n        self.count = 0\n"
+    if at_load:
+        methods += """
+    @torch.jit.export
+    def __getstate__(self):
+        return (torch.zeros(2), self.training)
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        self.training = state[1]
+        self.count = 0
+        while bool(state[0].numel() > 0):
+            self.count = self.count + 1
+"""
+    path = script(tmp_path, "        return x" if at_load else ENDLESS, methods)
+    tool = subprocess.Popen([sys.executable, "-m", "shadowgraph", "capture", str(path), "--input", "f32[16]"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        time.sleep(6)  # Python, libtorch and the program have started
+        assert tool.poll() is None
+        tool.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        tool.wait(20)
+        assert time.monotonic() - begin < 1 and tool.returncode == -signal.SIGINT
+    finally:
+        tool.kill()
+
+
+# ---- Sources that run code
+
+
+def tool(*words):
+    return subprocess.run([sys.executable, "-m", "shadowgraph", *words], capture_output=True, text=True)
+
+
+def test_untrusted_refuses_sources_that_run_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "untrusted-files.md"
+    (tmp_path / "stranger.py").write_text("open('ran', 'w')\nimport torch\nmake = lambda: torch.nn.Linear(2, 2)\n")
+    path = script(tmp_path, "        return x * 2")
+    graph = sg.capture(torch.nn.Linear(2, 2), "f32[4,2]")
+    graph.save("graph.sg")
+    for source in (str(path), "stranger:make"):
+        for words in (["profile", source], ["capture", source], ["draw", source],
+                      ["check", "base.json", source, "--update"], ["compare", "graph.sg", source],
+                      ["compare", source, "graph.sg"],
+                      ["plan", source, "--devices", "2xh100", "--samples-per-step", "2"]):  # fmt: skip
+            done = tool(*words, "--input", "f32[4,2]", "--untrusted")
+            assert done.returncode == 1 and "refused by --untrusted" in done.stderr, (words, done.stderr)
+            runs = done.stderr.partition("which runs ")[2].partition(": refused")[0]
+            assert not page.exists() or runs in page.read_text()
+            done = tool(words[0], "--untrusted", *words[1:], "--input", "f32[4,2]")
+            assert done.returncode == 1 and "refused by --untrusted" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert tool("profile", "graph.sg", "--untrusted").returncode == 0
+    assert tool("profile", "resnet18", "--untrusted").returncode == 0
+    assert tool("profile", "stranger:make", "--input", "f32[4,2]").returncode == 0 and (tmp_path / "ran").exists()
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+         "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [
+    {"architectures": ["logging"]}, {"architectures": ["pipeline", "Trainer", "AutoModel", "__class__"]},
+    {"architectures": [7]}, {"auto_map": {"AutoModelForCausalLM": "stranger.Model"}, "trust_remote_code": True},
+])  # fmt: skip
+def test_configurations_name_no_code(named, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stranger.py").write_text("open('ran', 'w')")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | named))
+    done = tool("capture", "hf:config.json", "--seq", "8", "--untrusted", "-o", "graph.sg")
+    assert done.returncode == 0, done.stderr
+    assert "aten::" in (tmp_path / "graph.sg").read_text() and not (tmp_path / "ran").exists()
+
+
+def test_configurations_load_no_kernels_of_the_hub(tmp_path):
+    for where in ({"_attn_implementation": "owner/kernel"}, {"sub": [{"attn_implementation": "owner/kernel@main:f"}]}):
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA | where))
+        done = tool("capture", f"hf:{tmp_path}/config.json", "--seq", "8")
+        assert done.returncode == 1 and "names code of the Hugging Face Hub" in done.stderr, done.stderr

@@ -228,8 +228,8 @@ class AcceleratorScope {
       if (c10::get_privateuse1_backend() == "privateuseone") {
         throw Error(
             "backward on privateuseone: libtorch's autograd engine supports it only under a registered name, which is "
-            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first "
-            "(torch.utils.rename_privateuse1_backend in Python)",
+            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first (in "
+            "Python: torch.utils.backend_registration._setup_privateuseone_for_python_backend(\"name\"))",
             NodeId(), Error::Fault::kOurs);
       }
       ensure_privateuse1_hooks();
