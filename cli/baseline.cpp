@@ -17,7 +17,10 @@ using nlohmann::json;
 constexpr const char* kBaselineFormat = "shadowgraph-baseline";
 constexpr int64_t kMost = int64_t{1} << 62;
 
-int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+int64_t nanoseconds(double seconds) {
+  if (seconds * 1e9 < static_cast<double>(kMost)) return std::llround(seconds * 1e9);
+  throw Error(fmt::format("a step of {:g} s does not fit in a baseline; check the rates of the device spec", seconds));
+}
 
 std::string description_of(const Graph& graph) {
   const Metadata& metadata = graph.metadata;
@@ -105,15 +108,17 @@ Baseline Baseline::from_json(const json& json, const std::string& name) {
   }
   if (place["version"].integer() != 1) place["version"].fail("is not 1; recreate the baseline with --update");
   const auto amount = [&](const char* key) { return place[key].integer(0, kMost); };
-  return {.program = place["program"].text(),
-          .spec = place["spec"].text(),
-          .peak = amount("peak_bytes"),
-          .time = amount("nanoseconds"),
-          .saved = amount("saved_activation_bytes"),
-          .parameters = amount("parameter_bytes"),
-          .flops = amount("flops"),
-          .at_peak = amounts_in(place["at_peak"]),
-          .kernels = amounts_in(place["kernels"])};
+  Baseline baseline{.program = place["program"].text(),
+                    .spec = place["spec"].text(),
+                    .peak = amount("peak_bytes"),
+                    .time = amount("nanoseconds"),
+                    .saved = amount("saved_activation_bytes"),
+                    .parameters = amount("parameter_bytes"),
+                    .flops = amount("flops"),
+                    .at_peak = amounts_in(place["at_peak"]),
+                    .kernels = amounts_in(place["kernels"])};
+  place.refuse_other_keys("a baseline");
+  return baseline;
 }
 
 }  // namespace shadowgraph::cli

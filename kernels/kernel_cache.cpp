@@ -59,6 +59,7 @@ CacheManifest read_manifest(const std::string& path) {
                            .identity = place["identity"].text(),
                            .digest = place["sha256"].text()};
     for (const auto& [subject, verdict] : place["verdicts"].members()) manifest.verdicts[subject] = verdict.text();
+    place.refuse_other_keys("a kernel manifest");
     return manifest;
   } catch (const UnsupportedError&) {
     throw;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "shadowgraph/error.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph {
 namespace {
@@ -90,8 +91,8 @@ std::string json_text(const nlohmann::json& json, int indent) {
 }
 
 JsonPlace JsonPlace::inside(const nlohmann::json& value, std::string_view step) const {
-  JsonPlace place = *this;
-  place.value_ = &value;
+  JsonPlace place(value, heading_);
+  place.path_ = path_;
   if (!step.starts_with('[') && !path_.empty()) place.path_ += '.';
   place.path_ += step;
   return place;
@@ -111,6 +112,7 @@ void JsonPlace::fail_type(const char* expected) const {
 
 std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
   if (!value_->is_object()) fail_type("an object");
+  keys_.push_back(key);
   const auto found = value_->find(key);
   if (found == value_->end() || found->is_null()) return std::nullopt;
   return inside(*found, key);
@@ -118,8 +120,17 @@ std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
 
 JsonPlace JsonPlace::operator[](std::string_view key) const {
   std::optional<JsonPlace> found = find(key);
-  if (!found) inside(*value_, key).fail("is missing");
-  return *std::move(found);
+  if (found) return *std::move(found);
+  std::vector<std::string> others;
+  for (const auto& [name, value] : value_->items()) {
+    if (std::ranges::find(keys_, name) == keys_.end()) others.push_back(name);
+  }
+  const std::string near = closest(key, others);
+  inside(*value_, key).fail(near.empty() ? "is missing" : "is missing; " + near + " is not a key");
+}
+
+void JsonPlace::refuse_other_keys(std::string_view whose) const {
+  check_keys(*this, whose, std::vector<std::string>(keys_.begin(), keys_.end()));
 }
 
 size_t JsonPlace::size() const {
@@ -192,6 +203,27 @@ double JsonPlace::amount() const {
   return value;
 }
 
+double JsonPlace::between(double least, double most, const char* expected) const {
+  const double value = amount();
+  if (value < least || value > most) fail(std::string("must be ") + expected);
+  return value;
+}
+
+double JsonPlace::rate() const { return between(1, 1e24, "positive: a rate from 1 to 1e24 per second"); }
+
+double JsonPlace::fraction() const { return between(1e-6, 1e3, "positive: a factor from 1e-6 to 1000"); }
+
+double JsonPlace::seconds() const { return between(0, 1e6, "at most 1e6 seconds"); }
+
+int64_t JsonPlace::memory() const {
+  const double value = amount();
+  if (value == 0) return 0;
+  const bool whole = value == std::floor(value);
+  return static_cast<int64_t>(between(whole ? 1 << 20 : HUGE_VAL, 0x1p60,
+                                      "a number of bytes from 1 MiB to 2^60, such as 85899345920 (80 GiB), or 0 if it "
+                                      "is unknown"));
+}
+
 bool JsonPlace::boolean() const {
   if (!value_->is_boolean()) fail_type("a boolean");
   return value_->get<bool>();
@@ -205,6 +237,16 @@ std::string JsonPlace::text_or(std::string_view key, std::string_view otherwise)
 double JsonPlace::amount_or(std::string_view key, double otherwise) const {
   const auto found = find(key);
   return found ? found->amount() : otherwise;
+}
+
+double JsonPlace::seconds_or(std::string_view key, double otherwise) const {
+  const auto found = find(key);
+  return found ? found->seconds() : otherwise;
+}
+
+double JsonPlace::rate_or_zero(std::string_view key) const {
+  const auto found = find(key);
+  return found && found->amount() != 0 ? found->rate() : 0;
 }
 
 }  // namespace shadowgraph

@@ -39,9 +39,12 @@ class JsonPlace {
   // `heading` starts the messages: the file and its format.
   JsonPlace(const nlohmann::json& document, std::string_view heading) : value_(&document), heading_(heading) {}
 
-  // Returns a member. operator[] throws if it is absent or null; find returns std::nullopt.
+  // Returns a member. operator[] throws if it is absent or null; find returns std::nullopt. Keys must outlive the place.
   JsonPlace operator[](std::string_view key) const;
   std::optional<JsonPlace> find(std::string_view key) const;
+  // Throws for a member that was not looked up in this place, or in one it was copied from: "latancy is not a key of a
+  // level (did you mean latency?); expected one of ...". Readers call it last, so that they are the schema, too.
+  void refuse_other_keys(std::string_view whose) const;
   // Accessors of lists.
   size_t size() const;
   JsonPlace operator[](size_t index) const;
@@ -54,8 +57,13 @@ class JsonPlace {
   const std::string& text() const;
   int64_t integer() const;
   int64_t integer(int64_t least, int64_t most) const;
-  double number() const;  // also accepts "Infinity", "-Infinity" and "NaN"
-  double amount() const;  // a finite number >= 0
+  double number() const;    // also accepts "Infinity", "-Infinity" and "NaN"
+  double amount() const;    // a finite number >= 0
+  double rate() const;      // per second, from 1 to 1e24: smaller ones make times infinite
+  double fraction() const;  // from 1e-6 to 1e3: a part of a rate, or a factor
+  double seconds() const;   // from 0 to 1e6
+  // Bytes of a memory: from 1 MiB, since 80 means 80 GB, to 2^60, or 0 if unknown.
+  int64_t memory() const;
   bool boolean() const;
   bool is_list() const { return value_->is_array(); }
   bool is_text() const { return value_->is_string(); }
@@ -63,6 +71,9 @@ class JsonPlace {
   // Return `otherwise` if the member is absent; throw if it has the wrong type.
   std::string text_or(std::string_view key, std::string_view otherwise) const;
   double amount_or(std::string_view key, double otherwise) const;
+  double seconds_or(std::string_view key, double otherwise) const;
+  // A rate, or 0 if it is absent or 0.
+  double rate_or_zero(std::string_view key) const;
 
   const nlohmann::json& json() const { return *value_; }
 
@@ -73,10 +84,12 @@ class JsonPlace {
   JsonPlace inside(const nlohmann::json& value, std::string_view step) const;
   JsonPlace element(size_t index) const;
   [[noreturn]] void fail_type(const char* expected) const;
+  double between(double least, double most, const char* expected) const;
 
   const nlohmann::json* value_;
   std::string_view heading_;
   std::string path_;
+  mutable std::vector<std::string_view> keys_;  // looked up so far
 };
 
 }  // namespace shadowgraph

@@ -38,6 +38,7 @@ GivenValues read_json(const std::string& text, const std::string& name) {
   if (wrapped) {
     given.title = place.text_or("title", "");
     if (const auto unit = place.find("unit")) given.unit = unit->text();
+    place.refuse_other_keys("a color file");
   }
   for (const auto& [key, value] : (wrapped ? *nodes : place).members()) {
     if (!value.json().is_number() && !value.is_text()) value.fail("must be a number or a string");

@@ -35,6 +35,8 @@ class Importer {
       put(fmt::format("n{}: ", i));
       put_node(node);
     });
+    path_.clear();
+    refuse_other_keys(source_, 0);
 
     // The parser's error has a line of the intermediate text, which is replaced by a path in the JSON.
     try {
@@ -57,13 +59,25 @@ class Importer {
   }
   const json& field(const json& object, const char* key) const {
     if (!object.is_object()) fail(fmt::format("not an object, expected one with the key '{}'", key));
+    read_.emplace_back(&object, key);
     const auto found = object.find(key);
     if (found == object.end()) fail(fmt::format("'{}' is missing", key));
     return *found;
   }
   const json* optional_field(const json& object, const char* key) const {
+    read_.emplace_back(&object, key);
     const auto found = object.find(key);
     return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  // Rejects keys of the object that were not looked up since read_ had `begin` entries, and removes these.
+  void refuse_other_keys(const json& object, size_t begin) {
+    for (const auto& [key, value] : object.items()) {
+      const std::pair<const json*, std::string_view> wanted(&object, key);
+      if (std::find(read_.begin() + static_cast<std::ptrdiff_t>(begin), read_.end(), wanted) == read_.end()) {
+        fail(fmt::format("unknown key '{}'", key));
+      }
+    }
+    read_.resize(begin);
   }
   // Returns a string that is safe to insert into the text. A space, quote or bracket could end its field and start
   // another.
@@ -91,8 +105,9 @@ class Importer {
   void put_quoted(const json& value) {
     if (value.is_object()) {
       // Unquotes and requotes the string, so that only valid strings enter the text.
-      const auto text =
-          field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
+      const auto text = value.size() == 1 && field(value, "escaped").is_string()
+                            ? unquote(value["escaped"].get<std::string>())
+                            : std::nullopt;
       if (!text) fail("an invalid 'escaped' string");
       return append_quoted(text_, *text);
     }
@@ -247,7 +262,12 @@ class Importer {
   // The parser checks types, so an invalid dtype is reported in the same words as in the text form. Defaults are
   // written out; the parser drops them.
   void put_type(const json& type) {
-    if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
+    const size_t begin = read_.size();
+    optional_field(type, "value");  // read by put_node
+    if (const json* scalar = optional_field(type, "scalar")) {
+      put(word(*scalar, "int, float or bool"));
+      return refuse_other_keys(type, begin);
+    }
     put(word(field(type, "dtype"), "a dtype"));
     put_ints(field(type, "sizes"), '[', ']');
     if (const json* strides = optional_field(type, "strides")) put_ints(*strides, '{', '}');
@@ -272,6 +292,7 @@ class Importer {
       if (!grad->is_boolean()) fail("'requires_grad' is neither true nor false");
       if (grad->get<bool>()) put(" grad");
     }
+    refuse_other_keys(type, begin);
   }
 
   // Follows the order of the text form's node lines.
@@ -322,6 +343,7 @@ class Importer {
         if (!with_version) continue;
         put("@");
         put_int(field((*list)[i], "version"));
+        refuse_other_keys((*list)[i], read_.size() - 2);
       }
       put(")");
     };
@@ -447,6 +469,7 @@ class Importer {
     put(" saved(");
     for (size_t i = 0; i < saved.size(); ++i) {
       if (i != 0) put(", ");
+      const size_t begin = read_.size();
       const json& value = field(saved[i], "value");
       if (const json* argument = optional_field(saved[i], "argument"); argument != nullptr && argument->is_string()) {
         put(word(*argument, "an argument's name"));
@@ -463,6 +486,7 @@ class Importer {
       }
       put("=");
       put_value(value);
+      refuse_other_keys(saved[i], begin);
     }
     put(")");
   }
@@ -475,7 +499,9 @@ class Importer {
     if (!list.is_array()) fail("not an array where one is expected");
     for (size_t i = 0; i < list.size(); ++i) {
       path_ = fmt::format("/{}/{}", table, i);
+      const size_t begin = read_.size();
       f(list[i], i);
+      if (list[i].is_object()) refuse_other_keys(list[i], begin);
       end_line();
     }
   }
@@ -484,6 +510,8 @@ class Importer {
   std::string text_;
   std::string path_;                // of the element being written
   std::vector<std::string> paths_;  // by line
+  // Keys looked up in the objects being read.
+  mutable std::vector<std::pair<const json*, std::string_view>> read_;
 };
 
 }  // namespace

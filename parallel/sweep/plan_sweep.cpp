@@ -492,6 +492,7 @@ DeviceOffer parse_offer(const std::string& name, const JsonPlace& place) {
     offer.per_hour = place["per_hour"].amount();
     if (const auto most = place.find("most")) offer.most = most->integer(1, int64_t{1} << 40);
     links = place.text_or("interconnect", "");
+    place.refuse_other_keys("a price");
   } else {
     offer.per_hour = place.amount();
   }

@@ -19,7 +19,6 @@
 #include "support/embedded_file.h"
 #include "support/files.h"
 #include "support/json.h"
-#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph {
@@ -30,14 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-double bandwidth_in(const JsonPlace& entry) {
-  const JsonPlace place = entry["bandwidth"];
-  if (place.amount() <= 0) place.fail("must be positive (bytes per second)");
-  return place.amount();
-}
-
 LinkLevel link_level(const JsonPlace& entry) {
-  check_keys(entry, "a level", std::vector<std::string>{"name", "size", "latency", "bandwidth", "direct", "groups"});
   LinkLevel level{.name = entry["name"].text()};
   if (level.name.empty()) entry["name"].fail("must not be empty");
   if (const auto size = entry.find("size")) {
@@ -46,20 +38,21 @@ LinkLevel link_level(const JsonPlace& entry) {
     }
     level.size = static_cast<int64_t>(size->amount());
   }
-  level.latency = entry.amount_or("latency", 0);
-  level.bandwidth = bandwidth_in(entry);
-  level.direct = entry.amount_or("direct", 0);
+  level.latency = entry.seconds_or("latency", 0);
+  level.bandwidth = entry["bandwidth"].rate();
+  level.direct = entry.rate_or_zero("direct");
   if (const auto groups = entry.find("groups")) {
     for (const JsonPlace& group : groups->elements()) {
-      check_keys(group, "a group", std::vector<std::string>{"processes", "bandwidth", "direct"});
       const int64_t most = level.size > 0 ? level.size : 1'000'000'000;
       const int64_t processes = group["processes"].integer(2, most);
       if (!level.groups.empty() && processes <= level.groups.back().processes)
         group["processes"].fail("must be in ascending order");
       level.groups.push_back(
-          {.processes = processes, .bandwidth = bandwidth_in(group), .direct = group.amount_or("direct", 0)});
+          {.processes = processes, .bandwidth = group["bandwidth"].rate(), .direct = group.rate_or_zero("direct")});
+      group.refuse_other_keys("a group");
     }
   }
+  entry.refuse_other_keys("a level");
   return level;
 }
 
@@ -80,7 +73,7 @@ CollectiveTable collective_table(const JsonPlace& points) {
   CollectiveTable table;
   for (const JsonPlace& point : points.elements()) {
     if (point.size() != 2) point.fail("must be a pair [bytes, seconds]");
-    const std::pair read{point[0].amount(), point[1].amount()};
+    const std::pair read{point[0].amount(), point[1].seconds()};
     if (read.first <= 0) point.fail("must have positive bytes");
     if (!table.empty() && (read.first <= table.back().first || read.second < table.back().second)) {
       points.fail("must be in ascending order");
@@ -92,10 +85,9 @@ CollectiveTable collective_table(const JsonPlace& points) {
 }
 
 AxisLinks axis_links(const JsonPlace& entry) {
-  check_keys(entry, "the links of an axis", std::vector<std::string>{"latency", "bandwidth", "tables"});
   AxisLinks links;
-  if (const auto latency = entry.find("latency")) links.latency = latency->amount();
-  if (entry.find("bandwidth")) links.bandwidth = bandwidth_in(entry);
+  if (const auto latency = entry.find("latency")) links.latency = latency->seconds();
+  if (const auto bandwidth = entry.find("bandwidth")) links.bandwidth = bandwidth->rate();
   if (const auto tables = entry.find("tables")) {
     for (const auto& [word, points] : tables->members()) {
       const auto kind = find_named<CollectiveKind>(word);
@@ -103,6 +95,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
       links.tables[*kind] = collective_table(points);
     }
   }
+  entry.refuse_other_keys("the links of an axis");
   return links;
 }
 
@@ -321,15 +314,13 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1)
     place["version"].fail(fmt::format("must be 1, not {}", place["version"].number()));
-  check_keys(place, "an interconnect spec",
-             std::vector<std::string>{"version", "name", "title", "base", "device_share", "ring_fill", "levels", "axes",
-                                      "tables", "sources"});
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
-  links.base = place.amount_or("base", 0);
+  links.base = place.seconds_or("base", 0);
   links.device_share = place.amount_or("device_share", 0);
   if (links.device_share >= 1) place["device_share"].fail("must be less than 1");
   links.ring_fill = place.amount_or("ring_fill", 0);
+  if (links.ring_fill > 1000) place["ring_fill"].fail("must be at most 1000 steps");
   const JsonPlace levels = place["levels"];
   if (levels.size() == 0) {
     levels.fail(
@@ -345,6 +336,7 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   if (const auto sources = place.find("sources")) {
     for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
   }
+  place.refuse_other_keys("an interconnect spec");
   return links;
 }
 

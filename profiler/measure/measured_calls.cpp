@@ -339,10 +339,13 @@ MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
   const json file = parse_json(text, path);
   const JsonPlace place(file, heading);
   if (place["version"].integer() != kVersion) place["version"].fail("must be 1");
-  if (place["machine"].text() != calls.machine_) return calls;
+  const bool other_machine = place["machine"].text() != calls.machine_;
   for (const auto& [signature, figures] : place["calls"].members()) {
-    calls.calls_[signature] = {figures[0].integer(0, std::numeric_limits<int64_t>::max()), figures[1].amount()};
+    if (figures.size() != 2) figures.fail("must be a pair [bytes of scratch memory, seconds]");
+    const MeasuredCall call{figures[0].integer(0, int64_t{1} << 60), figures[1].seconds()};
+    if (!other_machine) calls.calls_[signature] = call;
   }
+  place.refuse_other_keys("measured calls");
   return calls;
 }
 

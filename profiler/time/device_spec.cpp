@@ -17,7 +17,6 @@
 #include "support/embedded_file.h"
 #include "support/files.h"
 #include "support/json.h"
-#include "support/suggestion.h"
 
 namespace shadowgraph {
 
@@ -38,13 +37,12 @@ double interpolate(const std::vector<RatePoint>& points, double work) {
   return below->rate * std::pow(above->rate / below->rate, part);
 }
 
-std::map<c10::ScalarType, double> numbers_by_dtype(const JsonPlace& place) {
+std::map<c10::ScalarType, double> numbers_by_dtype(const JsonPlace& place, double (JsonPlace::*read)() const) {
   std::map<c10::ScalarType, double> result;
   for (const auto& [name, figure] : place.members()) {
     const auto dtype = parse_dtype_name(name);
     if (!dtype) figure.fail("is not a dtype; use torch's names, such as float32 or bfloat16");
-    result[*dtype] = figure.amount();
-    if (result[*dtype] <= 0) figure.fail("must be positive");
+    result[*dtype] = (figure.*read)();
   }
   return result;
 }
@@ -54,8 +52,8 @@ std::vector<RatePoint> rate_points(const std::optional<JsonPlace>& list) {
   if (!list) return result;
   for (const JsonPlace& point : list->elements()) {
     if (point.size() != 2) point.fail("must be a pair [work, rate]");
-    const RatePoint read{point[0].amount(), point[1].amount()};
-    if (read.work <= 0 || read.rate <= 0) point.fail("must be positive");
+    const RatePoint read{point[0].amount(), point[1].rate()};
+    if (read.work <= 0) point.fail("must be positive");
     if (!result.empty() && read.work <= result.back().work) list->fail("must be in ascending order of work");
     result.push_back(read);
   }
@@ -63,11 +61,11 @@ std::vector<RatePoint> rate_points(const std::optional<JsonPlace>& list) {
 }
 
 ClassRates class_rates(const JsonPlace& entry) {
-  check_keys(entry, "a kernel class", std::vector<std::string>{"fixed", "compute", "memory", "scale"});
-  ClassRates rates{.fixed = entry.amount_or("fixed", 0),
+  ClassRates rates{.fixed = entry.seconds_or("fixed", 0),
                    .compute = rate_points(entry.find("compute")),
                    .memory = rate_points(entry.find("memory"))};
-  if (const auto scale = entry.find("scale")) rates.scale = numbers_by_dtype(*scale);
+  if (const auto scale = entry.find("scale")) rates.scale = numbers_by_dtype(*scale, &JsonPlace::fraction);
+  entry.refuse_other_keys("a kernel class");
   return rates;
 }
 
@@ -76,38 +74,34 @@ struct GpuKey {
   const char* name;
   double GpuSpec::*figure;
   bool needed;
+  double (JsonPlace::*read)() const;
 };
 constexpr GpuKey kGpuKeys[] = {
-    {"stream", &GpuSpec::stream, true},
-    {"moved", &GpuSpec::moved, false},
-    {"sustained", &GpuSpec::sustained, false},
-    {"matmul", &GpuSpec::matmul, true},
-    {"attention", &GpuSpec::attention, true},
-    {"attention_backward", &GpuSpec::attention_backward, true},
-    {"tensor_float32", &GpuSpec::tensor_float32, false},
+    {"stream", &GpuSpec::stream, true, &JsonPlace::rate},
+    {"moved", &GpuSpec::moved, false, &JsonPlace::fraction},
+    {"sustained", &GpuSpec::sustained, false, &JsonPlace::fraction},
+    {"matmul", &GpuSpec::matmul, true, &JsonPlace::fraction},
+    {"attention", &GpuSpec::attention, true, &JsonPlace::fraction},
+    {"attention_backward", &GpuSpec::attention_backward, true, &JsonPlace::fraction},
+    {"tensor_float32", &GpuSpec::tensor_float32, false, &JsonPlace::rate},
 };
 
 GpuSpec read_gpu(const JsonPlace& entry) {
-  std::vector<std::string> keys{"multiprocessors"};
-  for (const GpuKey& key : kGpuKeys) keys.emplace_back(key.name);
-  check_keys(entry, "gpu", keys);
   GpuSpec gpu;
   gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
   for (const GpuKey& key : kGpuKeys) {
-    double& figure = gpu.*key.figure;
-    figure = key.needed ? entry[key.name].amount() : entry.amount_or(key.name, figure);
-    if (figure <= 0 && (key.needed || key.figure == &GpuSpec::sustained || key.figure == &GpuSpec::moved))
-      entry[key.name].fail("must be positive");
+    const auto found = key.needed ? entry[key.name] : entry.find(key.name);
+    if (found && (key.figure != &GpuSpec::tensor_float32 || found->amount() != 0))
+      gpu.*key.figure = (*found.*key.read)();
   }
+  entry.refuse_other_keys("gpu");
   return gpu;
 }
 
 HostSpec read_host(const JsonPlace& entry) {
-  check_keys(entry, "host", std::vector<std::string>{"link", "bandwidth", "memory_bytes"});
-  HostSpec host{.link = entry["link"].amount(),
-                .bandwidth = entry.amount_or("bandwidth", 0),
-                .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
-  if (host.link <= 0) entry["link"].fail("must be positive (bytes per second)");
+  HostSpec host{.link = entry["link"].rate(), .bandwidth = entry.rate_or_zero("bandwidth")};
+  if (const auto memory = entry.find("memory_bytes")) host.memory = memory->memory();
+  entry.refuse_other_keys("host");
   return host;
 }
 
@@ -232,16 +226,10 @@ nlohmann::json to_json(const DeviceSpec& spec) {
   return object;
 }
 
-static const std::vector<std::string> kSpecKeys = {
-    "version",      "base",         "name",      "title",  "device", "architecture",   "reported_as",
-    "interconnect", "memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "host_call",
-    "host",         "gpu",          "classes",   "tables", "sources"};
-
 DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string& name) {
   const std::string heading = name + ": invalid device spec";
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1) place["version"].fail("must be 1");
-  check_keys(place, "a device spec", kSpecKeys);
   if (const auto base = place.find("base")) {
     json whole = to_json(DeviceSpec::named(base->text()));
     whole.merge_patch(object);
@@ -257,13 +245,12 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.architecture = place.text_or("architecture", "");
   spec.reported_as = place.text_or("reported_as", "");
   spec.interconnect = place.text_or("interconnect", "");
-  spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
-  spec.bandwidth = place["bandwidth"].amount();
-  if (spec.bandwidth <= 0) place["bandwidth"].fail("must be positive (bytes per second)");
-  spec.vector = place.amount_or("vector", 0);
-  spec.transcendental = place.amount_or("transcendental", 0);
-  spec.host_call = place.amount_or("host_call", 0);
-  spec.matmul = numbers_by_dtype(place["matmul"]);
+  if (const auto memory = place.find("memory_bytes")) spec.memory = memory->memory();
+  spec.bandwidth = place["bandwidth"].rate();
+  spec.vector = place.rate_or_zero("vector");
+  spec.transcendental = place.rate_or_zero("transcendental");
+  spec.host_call = place.seconds_or("host_call", 0);
+  spec.matmul = numbers_by_dtype(place["matmul"], &JsonPlace::rate);
   if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("must have an entry for float32");
   if (const auto gpu = place.find("gpu")) spec.gpu = read_gpu(*gpu);
   if (const auto host = place.find("host")) spec.host = read_host(*host);
@@ -278,6 +265,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   if (const auto sources = place.find("sources")) {
     for (const auto& [figure, source] : sources->members()) spec.sources[figure] = source.text();
   }
+  place.refuse_other_keys("a device spec");
   return spec;
 }
 

@@ -156,6 +156,11 @@ double above_zero(const JsonPlace& place) {
   return place.amount();
 }
 
+double seconds_above_zero(const JsonPlace& place) {
+  above_zero(place);
+  return place.seconds();
+}
+
 int64_t whole_above_zero(const JsonPlace& place) {
   constexpr double kMax = 9007199254740992.0;  // 2^53
   const double value = above_zero(place);
@@ -166,15 +171,15 @@ int64_t whole_above_zero(const JsonPlace& place) {
 MeasuredSize measured_size(const JsonPlace& point) {
   switch (point.size()) {
     case 2:
-      return {.bytes = above_zero(point[0]), .seconds = above_zero(point[1])};
+      return {.bytes = above_zero(point[0]), .seconds = seconds_above_zero(point[1])};
     case 3:
-      return {.bytes = above_zero(point[0]), .flops = above_zero(point[1]), .seconds = above_zero(point[2])};
+      return {.bytes = above_zero(point[0]), .flops = above_zero(point[1]), .seconds = seconds_above_zero(point[2])};
     case 5:
       return {.batch = whole_above_zero(point[0]),
               .m = whole_above_zero(point[1]),
               .n = whole_above_zero(point[2]),
               .k = whole_above_zero(point[3]),
-              .seconds = above_zero(point[4])};
+              .seconds = seconds_above_zero(point[4])};
     default:
       point.fail("must be [bytes, seconds], [bytes, flops, seconds] or [batch, m, n, k, seconds]");
   }

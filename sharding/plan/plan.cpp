@@ -64,7 +64,10 @@ std::optional<AssignmentChoice> choice_of(const nlohmann::json& json, const std:
   if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
     throw Error(fmt::format("{} has no solution: {}", name, why->text()));
   }
-  return AssignmentChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
+  AssignmentChoice choice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
+  for (const char* unused : {"feasible", "optimal", "stopped", "lower_bound", "peak", "peak_at"}) place.find(unused);
+  place.refuse_other_keys("a solution");
+  return choice;
 }
 
 std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
@@ -116,6 +119,7 @@ GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& gr
   std::string mesh;
   for (const JsonPlace& axis : place["mesh"].elements()) {
     mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", axis["name"].text(), axis["size"].integer());
+    axis.refuse_other_keys("a mesh axis");
   }
   plan.mesh = DeviceMesh::parse(mesh);
   const Numbering numbering = Numbering::of(graph);
@@ -131,7 +135,9 @@ GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& gr
     const NodeTensors tensors = NodeTensors::of(graph, node);
     plan.nodes[node] = {layouts_in(entry["operands"], tensors.operands.size(), plan.mesh),
                         layouts_in(entry["results"], tensors.results.size(), plan.mesh)};
+    entry.refuse_other_keys("a node");
   }
+  place.refuse_other_keys("a sharding plan");
   for (const NodeId node : graph.nodes()) {
     const NodeTensors tensors = NodeTensors::of(graph, node);
     const NodeLayouts& layouts = std::as_const(plan.nodes)[node];

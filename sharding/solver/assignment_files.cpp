@@ -19,8 +19,8 @@
 
 namespace shadowgraph {
 
-// Streaming reader for the JSON subset of problem files: numbers are integers, and unknown members are skipped. Files
-// may be as large as hundreds of megabytes.
+// Streaming reader for the JSON subset of problem files: numbers are integers; unknown members are skipped in IOPDDL and
+// refused in the native format. Files may be as large as hundreds of megabytes.
 class JsonReader {
  public:
   static constexpr int kDeepest = 64;  // maximum nesting of skipped values
@@ -287,7 +287,7 @@ void read_node(JsonReader& reader, AssignmentNode& node) {
     } else if (key == "pinned") {
       node.pinned = static_cast<int32_t>(read_index(reader));
     } else {
-      reader.skip();
+      reader.fail("unknown key");
     }
   });
 }
@@ -303,7 +303,7 @@ void read_matrix(JsonReader& reader, CostMatrix& matrix) {
     } else if (key == "usages") {
       matrix.usages = read_figures(reader, false);
     } else {
-      reader.skip();
+      reader.fail("unknown key");
     }
   });
 }
@@ -319,7 +319,7 @@ void read_edge(JsonReader& reader, AssignmentEdge& edge) {
     } else if (key == "live") {
       edge.live = read_live(reader);
     } else {
-      reader.skip();
+      reader.fail("unknown key");
     }
   });
 }
@@ -373,6 +373,8 @@ AssignmentProblem read_assignment(std::string_view text) {
       reader.array([&] { read_edge(reader, problem.edges.emplace_back()); });
     } else if (key == "usage_limit" && is_ours) {
       problem.usage_limit = reader.take_null() ? kNoLimit : reader.not_negative();
+    } else if (is_ours) {
+      reader.fail("unknown key");
     } else {
       reader.skip();
     }

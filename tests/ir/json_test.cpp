@@ -94,6 +94,10 @@ TEST(IrJson, ErrorsNameThePlace) {
   expect(message_of([](json& j) { j["nodes"][4]["arguments"]["self"] = {{"what", 40}}; }), "unknown kind 'what'");
   expect(message_of([](json& j) { j["nodes"][4]["results"][0]["sizes"] = "x"; }), "not an array of integers");
   expect(message_of([](json& j) { j["storages"][2]["bytes"] = 1.5; }), "json:/storages/2: not an integer");
+  expect(message_of([](json& j) { j["nodes"][4]["phas"] = "forward"; }), "json:/nodes/4: unknown key 'phas'");
+  expect(message_of([](json& j) { j["nodes"][4]["results"][0]["grad"] = true; }), "json:/nodes/4: unknown key 'grad'");
+  expect(message_of([](json& j) { j["storages"][2]["size"] = 1; }), "json:/storages/2: unknown key 'size'");
+  expect(message_of([](json& j) { j["operator"] = json::array(); }), "json:/: unknown key 'operator'");
   expect(message_of([](json& j) { j["operators"][0]["schema"] = "a\nb"; }),
          "json:/operators/0: the schema is not a string on one line");
   expect(message_of([](json& j) {

@@ -367,6 +367,13 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
       "classes.copy.memory must be in ascending order");
   refused(R"({"version": 1, "base": "h100", "memory": 80})",
           "memory is not a key of a device spec (did you mean memory_bytes?)");
+  refused(R"({"version": 1, "base": "h100", "memory_bytes": 80})", "memory_bytes must be a number of bytes from 1 MiB");
+  refused(R"({"version": 1, "base": "h100", "memory_bytes": 1e30})", "memory_bytes must be a number of bytes");
+  refused(R"({"version": 1, "base": "h100", "matmul": {"float16": 0}})", "matmul.float16 must be positive");
+  refused(R"({"version": 1, "base": "h100", "vector": 1e-300})", "vector must be positive: a rate from 1 to 1e24");
+  refused(R"({"version": 1, "base": "h100", "host_call": 1e300})", "host_call must be at most 1e6 seconds");
+  refused(R"({"version": 1, "base": "h100", "gpu": {"moved": 1e-9}})",
+          "gpu.moved must be positive: a factor from 1e-6");
   refused(R"({"version": 1, "base": "h100", "gpu": {"streams": 1}})", "gpu.streams is not a key of gpu (did you mean");
   refused(R"({"version": 1, "base": "h100", "host": {"latency": 1}})", "host.latency is not a key of host; expected");
   refused(R"({"version": 1, "base": "cpu", "classes": {"copy": {"fix": 1}}})", "classes.copy.fix is not a key");

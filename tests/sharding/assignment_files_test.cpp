@@ -134,6 +134,27 @@ TEST(AssignmentFiles, MpsSaysTheSame) {
   EXPECT_GT(refused, 20);
 }
 
+TEST(AssignmentFiles, OursHaveNoUnknownKeys) {
+  const AssignmentProblem problem = random_assignment(1);
+  std::ostringstream out;
+  write_assignment(problem, out);
+  for (const char* place : {"{\"format\"", "{\"name\"", "{\"rows\"", "{\"nodes\""}) {
+    std::string text = out.str();
+    const size_t at = text.find(place, place == std::string("{\"format\"") ? 0 : 1);
+    if (at == text.npos) continue;
+    const size_t comma = text.find(',', at);
+    text.insert(at == 0 ? comma : at + 1, at == 0 ? ",\"usagelimit\":5" : "\"tims\":5,");
+    try {
+      read_assignment(text);
+      ADD_FAILURE() << text;
+    } catch (const ParseError& error) {
+      EXPECT_NE(std::string(error.what()).find(at == 0 ? "usagelimit: unknown key" : "tims: unknown key"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(AssignmentFiles, HostileOnesAreRefused) {
   for (const char* bad : {
            "",

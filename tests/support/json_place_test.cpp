@@ -57,6 +57,38 @@ TEST_F(Places, ReadWhatIsThere) {
   EXPECT_EQ(place_.members().size(), document_.size());
 }
 
+TEST(JsonPlaceKeys, ReadersAreTheSchema) {
+  const nlohmann::json document =
+      parse_json(R"({"size": 1, "latancy": 2, "rates": {"slow": 0, "tiny": 1e-300, "huge": 1e25, "good": 5},
+                     "memory": [80, 1e30, 1048576.5, 85899345920, 0]})",
+                 "my.json");
+  const JsonPlace place(document, "my.json");
+  place["size"];
+  place.find("latency");
+  const JsonPlace rates = place["rates"];
+  const JsonPlace memory = place["memory"];
+  const JsonPlace copy = place;  // keeps the keys looked up so far
+  EXPECT_EQ(refusal([&] { copy.refuse_other_keys("a level"); }),
+            "my.json: latancy is not a key of a level (did you mean latency?); expected one of size, latency, rates, "
+            "memory");
+  EXPECT_EQ(refusal([&] { place["bandwidth"]; }), "my.json: bandwidth is missing");
+  const JsonPlace again(document, "my.json");
+  EXPECT_EQ(refusal([&] { again["latency"]; }), "my.json: latency is missing; latancy is not a key");
+  again.find("latancy");
+  for (const char* key : {"size", "rates", "memory"}) again.find(key);
+  EXPECT_NO_THROW(again.refuse_other_keys("a level"));
+  EXPECT_EQ(rates["good"].rate(), 5);
+  EXPECT_EQ(rates.rate_or_zero("slow"), 0);
+  EXPECT_EQ(rates.rate_or_zero("absent"), 0);
+  for (const char* bad : {"slow", "tiny", "huge"}) {
+    EXPECT_THAT(refusal([&] { rates[bad].rate(); }), HasSubstr(std::string("rates.") + bad + " must be positive"));
+  }
+  EXPECT_THAT(refusal([&] { rates["huge"].seconds(); }), HasSubstr("rates.huge must be at most 1e6 seconds"));
+  for (size_t i = 0; i < 3; ++i) EXPECT_THAT(refusal([&] { memory[i].memory(); }), HasSubstr("from 1 MiB to 2^60"));
+  EXPECT_EQ(memory[3].memory(), int64_t{80} << 30);
+  EXPECT_EQ(memory[4].memory(), 0);
+}
+
 TEST_F(Places, RefuseWithThePathAndWhatIsExpected) {
   const std::string heading = "my.json: not a list of things: ";
   EXPECT_EQ(refusal([&] { place_["b"]; }), heading + "b is missing");
