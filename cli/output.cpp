@@ -2,8 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
-
 #include "support/text.h"
 
 namespace shadowgraph::cli {
