@@ -114,8 +114,7 @@ class RandomStates {
     ~Restored() {
       for (const auto& [device, state] : before_) put_back(device, state);
     }
-    Restored(const Restored&) = delete;
-    Restored& operator=(const Restored&) = delete;
+    C10_DISABLE_COPY_AND_ASSIGN(Restored);
 
    private:
     std::vector<std::pair<c10::Device, at::Tensor>> before_;
@@ -183,8 +182,7 @@ class RunScope {
  public:
   explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
   ~RunScope() { runs_.leave(); }
-  RunScope(const RunScope&) = delete;
-  RunScope& operator=(const RunScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RunScope);
 
  private:
   ExternalCheckpoint& runs_;

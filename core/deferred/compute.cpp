@@ -32,8 +32,7 @@ class DefaultDtype {
   ~DefaultDtype() {
     if (changed_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(before_));
   }
-  DefaultDtype(const DefaultDtype&) = delete;
-  DefaultDtype& operator=(const DefaultDtype&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(DefaultDtype);
 
  private:
   at::ScalarType before_;
