@@ -9,7 +9,6 @@
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "shadowgraph/graph/graph.h"

@@ -18,7 +18,6 @@
 #include "core/calls/functions.h"
 #include "core/replay/replay_program.h"
 #include "ir/analysis/identity.h"
-#include "ir/text/tensor_bytes.h"
 #include "shadowgraph/codegen/codegen.h"
 
 namespace shadowgraph {

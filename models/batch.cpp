@@ -9,7 +9,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <stdexcept>
-#include <string>
 
 namespace shadowgraph::models {
 

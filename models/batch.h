@@ -1,18 +1,47 @@
-// Synthetic batches, and losses of the models. Independent of devices (see model.h).
+// The base class of modules; synthetic batches, and losses of the models. Independent of devices (see model.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "models/model.h"
 
 namespace shadowgraph::models {
+
+// A module that keeps its config, so that a member's initializer can create and register a submodule.
+template <class Config>
+struct ConfiguredModule : torch::nn::Module {
+  explicit ConfiguredModule(const Config& config) : config(config) {}
+
+  const Config config;
+};
+
+// `config.layers` layers, which receive their index if they differ by it.
+template <class Layer, class Config>
+torch::nn::ModuleList layers_of(const Config& config) {
+  torch::nn::ModuleList layers;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if constexpr (std::is_constructible_v<Layer, const Config&, int64_t>) {
+      layers->push_back(std::make_shared<Layer>(config, i));
+    } else {
+      layers->push_back(std::make_shared<Layer>(config));
+    }
+  }
+  return layers;
+}
+
+inline torch::nn::LayerNorm layer_norm(int64_t hidden, double eps) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}).eps(eps));
+}
 
 // Throws std::invalid_argument if `seq` exceeds `max_positions`.
 void check_seq(int64_t seq, int64_t max_positions);

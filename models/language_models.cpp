@@ -14,22 +14,11 @@
 #include <cmath>
 #include <numbers>
 
-#include "models/batch.h"
 #include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph::models {
 
 namespace {
-
-template <class Config>
-torch::nn::LayerNorm layer_norm(const Config& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
-}
-
-// Layers that write to the residual stream, two per block, are initialized smaller the more blocks there are.
-double residual_deviation(const Gpt2Config& config) {
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
 
 at::Tensor gelu_new(const at::Tensor& x) {
   const double scale = std::sqrt(2.0 / std::numbers::pi);
@@ -50,21 +39,8 @@ BertConfig tiny(BertConfig config) {
   return config;
 }
 
-struct BertEmbeddings : torch::nn::Module {
-  explicit BertEmbeddings(const BertConfig& config) {
-    word_embeddings =
-        register_module("word_embeddings",
-                        torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
-    position_embeddings =
-        register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
-    token_type_embeddings =
-        register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
-    LayerNorm = register_module("LayerNorm", layer_norm(config));
-    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-    const auto ids = at::TensorOptions().dtype(at::kLong);
-    position_ids = register_buffer("position_ids", torch::arange(config.max_positions, ids).unsqueeze(0));
-    token_type_ids = register_buffer("token_type_ids", torch::zeros({1, config.max_positions}, ids));
-  }
+struct BertEmbeddings : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& input_ids) {
     ModuleScope scope(*this);
@@ -75,84 +51,75 @@ struct BertEmbeddings : torch::nn::Module {
     return dropout->forward(LayerNorm->forward(x));
   }
 
-  torch::nn::Embedding word_embeddings{nullptr}, position_embeddings{nullptr}, token_type_embeddings{nullptr};
-  torch::nn::LayerNorm LayerNorm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-  at::Tensor position_ids, token_type_ids;  // buffers [1, max_positions]: 0, 1, 2, ... and zeros
+  torch::nn::Embedding word_embeddings = register_module(
+      "word_embeddings", torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
+  torch::nn::Embedding position_embeddings =
+      register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
+  torch::nn::Embedding token_type_embeddings =
+      register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
+  torch::nn::LayerNorm LayerNorm = register_module("LayerNorm", layer_norm(config.hidden, config.norm_eps));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+  at::Tensor position_ids =
+      register_buffer("position_ids", torch::arange(config.max_positions, at::kLong).unsqueeze(0));
+  at::Tensor token_type_ids = register_buffer("token_type_ids", torch::zeros({1, config.max_positions}, at::kLong));
 };
-
-BertSelfAttention::BertSelfAttention(const BertConfig& config)
-    : heads(config.heads), dropout(config.attention_dropout) {
-  query = register_module("query", torch::nn::Linear(config.hidden, config.hidden));
-  key = register_module("key", torch::nn::Linear(config.hidden, config.hidden));
-  value = register_module("value", torch::nn::Linear(config.hidden, config.hidden));
-}
 
 at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
   ModuleScope scope(*this);
   const int64_t batch = x.size(0), seq = x.size(1), hidden = x.size(2);
   const auto split_heads = [&](const at::Tensor& t) {
-    return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
+    return t.view({batch, seq, config.heads, hidden / config.heads}).transpose(1, 2);
   };
   const at::Tensor y = at::scaled_dot_product_attention(split_heads(query->forward(x)), split_heads(key->forward(x)),
-                                                        split_heads(value->forward(x)),
-                                                        /*attn_mask=*/{}, /*dropout_p=*/is_training() ? dropout : 0.0);
+                                                        split_heads(value->forward(x)), /*attn_mask=*/{},
+                                                        /*dropout_p=*/is_training() ? config.attention_dropout : 0.0);
   return y.transpose(1, 2).reshape({batch, seq, hidden});
 }
 
 // Projection, dropout, residual and norm at the end of both halves of a layer: BertSelfOutput and BertOutput in Hugging
 // Face.
 struct BertResidualOutput : torch::nn::Module {
-  BertResidualOutput(int64_t in_features, const BertConfig& config) {
-    dense = register_module("dense", torch::nn::Linear(in_features, config.hidden));
-    LayerNorm = register_module("LayerNorm", layer_norm(config));
-    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-  }
+  BertResidualOutput(int64_t in_features, const BertConfig& config)
+      : dense(register_module("dense", torch::nn::Linear(in_features, config.hidden))),
+        LayerNorm(register_module("LayerNorm", layer_norm(config.hidden, config.norm_eps))),
+        dropout(register_module("dropout", torch::nn::Dropout(config.dropout))) {}
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) {
     ModuleScope scope(*this);
     return LayerNorm->forward(dropout->forward(dense->forward(x)) + residual);
   }
 
-  torch::nn::Linear dense{nullptr};
-  torch::nn::LayerNorm LayerNorm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Linear dense;
+  torch::nn::LayerNorm LayerNorm;
+  torch::nn::Dropout dropout;
 };
 
-struct BertAttention : torch::nn::Module {
-  explicit BertAttention(const BertConfig& config) {
-    self = register_module("self", std::make_shared<BertSelfAttention>(config));
-    output = register_module("output", std::make_shared<BertResidualOutput>(config.hidden, config));
-  }
+struct BertAttention : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
     return output->forward(self->forward(x), x);
   }
 
-  std::shared_ptr<BertSelfAttention> self;
-  std::shared_ptr<BertResidualOutput> output;
+  std::shared_ptr<BertSelfAttention> self = register_module("self", std::make_shared<BertSelfAttention>(config));
+  std::shared_ptr<BertResidualOutput> output =
+      register_module("output", std::make_shared<BertResidualOutput>(config.hidden, config));
 };
 
-struct BertIntermediate : torch::nn::Module {
-  explicit BertIntermediate(const BertConfig& config) {
-    dense = register_module("dense", torch::nn::Linear(config.hidden, config.intermediate));
-  }
+struct BertIntermediate : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
     return at::gelu(dense->forward(x));
   }
 
-  torch::nn::Linear dense{nullptr};
+  torch::nn::Linear dense = register_module("dense", torch::nn::Linear(config.hidden, config.intermediate));
 };
 
-struct BertLayer : torch::nn::Module {
-  explicit BertLayer(const BertConfig& config) {
-    attention = register_module("attention", std::make_shared<BertAttention>(config));
-    intermediate = register_module("intermediate", std::make_shared<BertIntermediate>(config));
-    output = register_module("output", std::make_shared<BertResidualOutput>(config.intermediate, config));
-  }
+struct BertLayer : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
@@ -160,18 +127,15 @@ struct BertLayer : torch::nn::Module {
     return output->forward(intermediate->forward(attended), attended);
   }
 
-  std::shared_ptr<BertAttention> attention;
-  std::shared_ptr<BertIntermediate> intermediate;
-  std::shared_ptr<BertResidualOutput> output;
+  std::shared_ptr<BertAttention> attention = register_module("attention", std::make_shared<BertAttention>(config));
+  std::shared_ptr<BertIntermediate> intermediate =
+      register_module("intermediate", std::make_shared<BertIntermediate>(config));
+  std::shared_ptr<BertResidualOutput> output =
+      register_module("output", std::make_shared<BertResidualOutput>(config.intermediate, config));
 };
 
-struct BertEncoder : torch::nn::Module {
-  explicit BertEncoder(const BertConfig& config) {
-    for (int64_t i = 0; i < config.layers; ++i) {
-      layer->push_back(std::make_shared<BertLayer>(config));
-    }
-    register_module("layer", layer);
-  }
+struct BertEncoder : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(at::Tensor x) {
     ModuleScope scope(*this);
@@ -181,34 +145,27 @@ struct BertEncoder : torch::nn::Module {
     return x;
   }
 
-  torch::nn::ModuleList layer;
+  torch::nn::ModuleList layer = register_module("layer", layers_of<BertLayer>(config));
 };
 
-struct BertPooler : torch::nn::Module {
-  explicit BertPooler(const BertConfig& config) {
-    dense = register_module("dense", torch::nn::Linear(config.hidden, config.hidden));
-  }
+struct BertPooler : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
     return at::tanh(dense->forward(x.select(/*dim=*/1, /*index=*/0)));
   }
 
-  torch::nn::Linear dense{nullptr};
+  torch::nn::Linear dense = register_module("dense", torch::nn::Linear(config.hidden, config.hidden));
 };
 
-struct BertModel : torch::nn::Module {
+struct BertModel : ConfiguredModule<BertConfig> {
   struct Output {
     at::Tensor last_hidden_state;  // [batch, seq, hidden]
     at::Tensor pooler_output;      // [batch, hidden]
   };
 
-  explicit BertModel(const BertConfig& config) {
-    embeddings = register_module("embeddings", std::make_shared<BertEmbeddings>(config));
-    encoder = register_module("encoder", std::make_shared<BertEncoder>(config));
-    pooler = register_module("pooler", std::make_shared<BertPooler>(config));
-    normal_linear_and_embedding_(*this, 0.02);
-  }
+  explicit BertModel(const BertConfig& config) : ConfiguredModule(config) { normal_linear_and_embedding_(*this, 0.02); }
 
   // [batch, seq] token ids, all of token type 0
   Output forward(const at::Tensor& input_ids) {
@@ -217,9 +174,9 @@ struct BertModel : torch::nn::Module {
     return {hidden, pooler->forward(hidden)};
   }
 
-  std::shared_ptr<BertEmbeddings> embeddings;
-  std::shared_ptr<BertEncoder> encoder;
-  std::shared_ptr<BertPooler> pooler;
+  std::shared_ptr<BertEmbeddings> embeddings = register_module("embeddings", std::make_shared<BertEmbeddings>(config));
+  std::shared_ptr<BertEncoder> encoder = register_module("encoder", std::make_shared<BertEncoder>(config));
+  std::shared_ptr<BertPooler> pooler = register_module("pooler", std::make_shared<BertPooler>(config));
 };
 
 BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
@@ -259,9 +216,12 @@ Gpt2Config tiny(Gpt2Config config) {
   return config;
 }
 
-Conv1D::Conv1D(int64_t in_features, int64_t out_features, double deviation) {
-  weight = register_parameter("weight", torch::empty({in_features, out_features}));
-  bias = register_parameter("bias", torch::zeros({out_features}));
+// Layers that write to the residual stream, two per block, are initialized smaller the more blocks there are.
+double Gpt2Config::residual_deviation() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+Conv1D::Conv1D(int64_t in_features, int64_t out_features, double deviation)
+    : weight(register_parameter("weight", torch::empty({in_features, out_features}))),
+      bias(register_parameter("bias", torch::zeros({out_features}))) {
   torch::nn::init::normal_(weight, 0, deviation);
 }
 
@@ -272,44 +232,24 @@ at::Tensor Conv1D::forward(const at::Tensor& x) {
   return at::addmm(bias, x.view({-1, x.size(-1)}), weight).view(sizes);
 }
 
-Gpt2Attention::Gpt2Attention(const Gpt2Config& config) : heads(config.heads), dropout(config.attention_dropout) {
-  c_attn = register_module("c_attn", std::make_shared<Conv1D>(config.hidden, 3 * config.hidden));
-  c_proj =
-      register_module("c_proj", std::make_shared<Conv1D>(config.hidden, config.hidden, residual_deviation(config)));
-  resid_dropout = register_module("resid_dropout", torch::nn::Dropout(config.dropout));
-}
-
 at::Tensor Gpt2Attention::forward(const at::Tensor& x, const CachedStep& step) {
   ModuleScope scope(*this);
   const int64_t batch = x.size(0), seq = x.size(1), hidden = x.size(2);
   const auto split_heads = [&](const at::Tensor& t) {
-    return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
+    return t.view({batch, seq, config.heads, hidden / config.heads}).transpose(1, 2);
   };
   const auto qkv = c_attn->forward(x).split(hidden, /*dim=*/2);
   const auto [keys, values] = step.extended(split_heads(qkv[1]), split_heads(qkv[2]));
-  const at::Tensor y = at::scaled_dot_product_attention(split_heads(qkv[0]), keys, values, step.mask,
-                                                        /*dropout_p=*/is_training() ? dropout : 0.0, step.causal);
+  const at::Tensor y =
+      at::scaled_dot_product_attention(split_heads(qkv[0]), keys, values, step.mask,
+                                       /*dropout_p=*/is_training() ? config.attention_dropout : 0.0, step.causal);
   return resid_dropout->forward(c_proj->forward(y.transpose(1, 2).reshape({batch, seq, hidden})));
-}
-
-Gpt2Mlp::Gpt2Mlp(const Gpt2Config& config) : fused_gelu(config.fused_gelu) {
-  c_fc = register_module("c_fc", std::make_shared<Conv1D>(config.hidden, 4 * config.hidden));
-  c_proj =
-      register_module("c_proj", std::make_shared<Conv1D>(4 * config.hidden, config.hidden, residual_deviation(config)));
-  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
 }
 
 at::Tensor Gpt2Mlp::forward(const at::Tensor& x) {
   ModuleScope scope(*this);
   const at::Tensor inner = c_fc->forward(x);
-  return dropout->forward(c_proj->forward(fused_gelu ? at::gelu(inner, "tanh") : gelu_new(inner)));
-}
-
-Gpt2Block::Gpt2Block(const Gpt2Config& config) {
-  ln_1 = register_module("ln_1", layer_norm(config));
-  attn = register_module("attn", std::make_shared<Gpt2Attention>(config));
-  ln_2 = register_module("ln_2", layer_norm(config));
-  mlp = register_module("mlp", std::make_shared<Gpt2Mlp>(config));
+  return dropout->forward(c_proj->forward(config.fused_gelu ? at::gelu(inner, "tanh") : gelu_new(inner)));
 }
 
 at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {
@@ -318,17 +258,11 @@ at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {
   return x + mlp->forward(ln_2->forward(x));
 }
 
-struct Gpt2Model : torch::nn::Module {
-  explicit Gpt2Model(const Gpt2Config& config) {
-    wte = register_module("wte", torch::nn::Embedding(config.vocab, config.hidden));
-    wpe = register_module("wpe", torch::nn::Embedding(config.max_positions, config.hidden));
+struct Gpt2Model : ConfiguredModule<Gpt2Config> {
+  explicit Gpt2Model(const Gpt2Config& config) : ConfiguredModule(config) {
     normal_linear_and_embedding_(*this, 0.02);
-    drop = register_module("drop", torch::nn::Dropout(config.dropout));
-    for (int64_t i = 0; i < config.layers; ++i) {
-      h->push_back(std::make_shared<Gpt2Block>(config));
-    }
-    register_module("h", h);
-    ln_f = register_module("ln_f", layer_norm(config));
+    h = register_module("h", layers_of<Gpt2Block>(config));
+    ln_f = register_module("ln_f", layer_norm(config.hidden, config.norm_eps));
   }
 
   // [batch, seq] token ids -> [batch, seq, hidden]
@@ -348,9 +282,10 @@ struct Gpt2Model : torch::nn::Module {
     return ln_f->forward(x);
   }
 
-  torch::nn::Embedding wte{nullptr}, wpe{nullptr};
-  torch::nn::Dropout drop{nullptr};
-  torch::nn::ModuleList h;
+  torch::nn::Embedding wte = register_module("wte", torch::nn::Embedding(config.vocab, config.hidden));
+  torch::nn::Embedding wpe = register_module("wpe", torch::nn::Embedding(config.max_positions, config.hidden));
+  torch::nn::Dropout drop = register_module("drop", torch::nn::Dropout(config.dropout));
+  torch::nn::ModuleList h{nullptr};
   torch::nn::LayerNorm ln_f{nullptr};
 };
 
@@ -363,11 +298,8 @@ struct TiedLinear : torch::nn::Module {
   }
 };
 
-struct Gpt2LMHeadModel : torch::nn::Module {
-  explicit Gpt2LMHeadModel(const Gpt2Config& config) {
-    transformer = register_module("transformer", std::make_shared<Gpt2Model>(config));
-    lm_head = register_module("lm_head", std::make_shared<TiedLinear>());
-  }
+struct Gpt2LMHeadModel : ConfiguredModule<Gpt2Config> {
+  using ConfiguredModule::ConfiguredModule;
 
   // [batch, seq] token ids -> logits [batch, seq, vocab]
   at::Tensor forward(const at::Tensor& input_ids) {
@@ -382,8 +314,8 @@ struct Gpt2LMHeadModel : torch::nn::Module {
     return lm_head->forward(last, transformer->wte->weight);
   }
 
-  std::shared_ptr<Gpt2Model> transformer;
-  std::shared_ptr<TiedLinear> lm_head;
+  std::shared_ptr<Gpt2Model> transformer = register_module("transformer", std::make_shared<Gpt2Model>(config));
+  std::shared_ptr<TiedLinear> lm_head = register_module("lm_head", std::make_shared<TiedLinear>());
 };
 
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
@@ -410,20 +342,13 @@ LstmLmConfig tiny(LstmLmConfig config) {
   return config;
 }
 
-struct LstmLanguageModel : torch::nn::Module {
+struct LstmLanguageModel : ConfiguredModule<LstmLmConfig> {
   struct Output {
     at::Tensor log_probabilities;  // [seq * batch, vocab]
     at::Tensor hidden, cell;       // hidden, cell: [layers, batch, hidden], for the next segment of text
   };
 
-  explicit LstmLanguageModel(const LstmLmConfig& config) {
-    drop = register_module("drop", torch::nn::Dropout(config.dropout));
-    encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
-    rnn = register_module(
-        "rnn",
-        torch::nn::LSTM(
-            torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
-    decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
+  explicit LstmLanguageModel(const LstmLmConfig& config) : ConfiguredModule(config) {
     torch::nn::init::uniform_(encoder->weight, -0.1, 0.1);
     torch::nn::init::uniform_(decoder->weight, -0.1, 0.1);
     torch::nn::init::zeros_(decoder->bias);
@@ -437,10 +362,13 @@ struct LstmLanguageModel : torch::nn::Module {
     return {at::log_softmax(decoded.view({-1, decoded.size(-1)}), /*dim=*/1), std::get<0>(state), std::get<1>(state)};
   }
 
-  torch::nn::Dropout drop{nullptr};
-  torch::nn::Embedding encoder{nullptr};
-  torch::nn::LSTM rnn{nullptr};
-  torch::nn::Linear decoder{nullptr};
+  torch::nn::Dropout drop = register_module("drop", torch::nn::Dropout(config.dropout));
+  torch::nn::Embedding encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
+  torch::nn::LSTM rnn = register_module(
+      "rnn",
+      torch::nn::LSTM(
+          torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
+  torch::nn::Linear decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
 };
 
 BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options) {

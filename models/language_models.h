@@ -9,7 +9,7 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "models/model.h"
+#include "models/batch.h"
 
 namespace shadowgraph::models {
 
@@ -29,13 +29,13 @@ struct BertConfig {
 BertConfig bert_base_config();
 BertConfig tiny(BertConfig config);
 
-struct BertSelfAttention : torch::nn::Module {
-  explicit BertSelfAttention(const BertConfig& config);
+struct BertSelfAttention : ConfiguredModule<BertConfig> {
+  using ConfiguredModule::ConfiguredModule;
   at::Tensor forward(const at::Tensor& x);
 
-  int64_t heads;
-  double dropout;
-  torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
+  torch::nn::Linear query = register_module("query", torch::nn::Linear(config.hidden, config.hidden));
+  torch::nn::Linear key = register_module("key", torch::nn::Linear(config.hidden, config.hidden));
+  torch::nn::Linear value = register_module("value", torch::nn::Linear(config.hidden, config.hidden));
 };
 
 // BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence. The
@@ -55,6 +55,8 @@ struct Gpt2Config {
   double dropout = 0.1;            // embeddings and residual branches
   double attention_dropout = 0.1;  // attention weights
   bool fused_gelu = true;          // false: gelu_new as eight operators, as in Hugging Face
+
+  double residual_deviation() const;
 };
 
 Gpt2Config gpt2_config();
@@ -71,32 +73,35 @@ struct Conv1D : torch::nn::Module {
   at::Tensor weight, bias;
 };
 
-struct Gpt2Attention : torch::nn::Module {
-  explicit Gpt2Attention(const Gpt2Config& config);
+struct Gpt2Attention : ConfiguredModule<Gpt2Config> {
+  using ConfiguredModule::ConfiguredModule;
   at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
 
-  int64_t heads;
-  double dropout;
-  std::shared_ptr<Conv1D> c_attn, c_proj;
-  torch::nn::Dropout resid_dropout{nullptr};
+  std::shared_ptr<Conv1D> c_attn =
+      register_module("c_attn", std::make_shared<Conv1D>(config.hidden, 3 * config.hidden));
+  std::shared_ptr<Conv1D> c_proj =
+      register_module("c_proj", std::make_shared<Conv1D>(config.hidden, config.hidden, config.residual_deviation()));
+  torch::nn::Dropout resid_dropout = register_module("resid_dropout", torch::nn::Dropout(config.dropout));
 };
 
-struct Gpt2Mlp : torch::nn::Module {
-  explicit Gpt2Mlp(const Gpt2Config& config);
+struct Gpt2Mlp : ConfiguredModule<Gpt2Config> {
+  using ConfiguredModule::ConfiguredModule;
   at::Tensor forward(const at::Tensor& x);
 
-  bool fused_gelu;
-  std::shared_ptr<Conv1D> c_fc, c_proj;
-  torch::nn::Dropout dropout{nullptr};
+  std::shared_ptr<Conv1D> c_fc = register_module("c_fc", std::make_shared<Conv1D>(config.hidden, 4 * config.hidden));
+  std::shared_ptr<Conv1D> c_proj = register_module(
+      "c_proj", std::make_shared<Conv1D>(4 * config.hidden, config.hidden, config.residual_deviation()));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
 };
 
-struct Gpt2Block : torch::nn::Module {
-  explicit Gpt2Block(const Gpt2Config& config);
+struct Gpt2Block : ConfiguredModule<Gpt2Config> {
+  using ConfiguredModule::ConfiguredModule;
   at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
 
-  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
-  std::shared_ptr<Gpt2Attention> attn;
-  std::shared_ptr<Gpt2Mlp> mlp;
+  torch::nn::LayerNorm ln_1 = register_module("ln_1", layer_norm(config.hidden, config.norm_eps));
+  std::shared_ptr<Gpt2Attention> attn = register_module("attn", std::make_shared<Gpt2Attention>(config));
+  torch::nn::LayerNorm ln_2 = register_module("ln_2", layer_norm(config.hidden, config.norm_eps));
+  std::shared_ptr<Gpt2Mlp> mlp = register_module("mlp", std::make_shared<Gpt2Mlp>(config));
 };
 
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);

@@ -72,7 +72,7 @@ LlamaConfig tiny(LlamaConfig config) {
 }
 
 struct LlamaRMSNorm : torch::nn::Module {
-  LlamaRMSNorm(int64_t hidden, double eps) : eps(eps) { weight = register_parameter("weight", torch::ones({hidden})); }
+  LlamaRMSNorm(int64_t hidden, double eps) : eps(eps), weight(register_parameter("weight", torch::ones({hidden}))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
@@ -101,15 +101,8 @@ LlamaRotaryEmbedding::Rotation LlamaRotaryEmbedding::forward(const at::Tensor& x
   return {angles.cos().to(x.scalar_type()), angles.sin().to(x.scalar_type())};
 }
 
-struct LlamaAttention : torch::nn::Module {
-  explicit LlamaAttention(const LlamaConfig& config)
-      : head_size(config.head_size()), queries_per_kv(config.heads / config.kv_heads) {
-    const int64_t kv_size = config.kv_heads * head_size;
-    q_proj = register_module("q_proj", projection(config.hidden, config.hidden));
-    k_proj = register_module("k_proj", projection(config.hidden, kv_size));
-    v_proj = register_module("v_proj", projection(config.hidden, kv_size));
-    o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
-  }
+struct LlamaAttention : ConfiguredModule<LlamaConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {}) {
     ModuleScope scope(*this);
@@ -125,35 +118,37 @@ struct LlamaAttention : torch::nn::Module {
     return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
   }
 
-  int64_t head_size, queries_per_kv;
-  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  const int64_t head_size = config.head_size(), queries_per_kv = config.heads / config.kv_heads;
+  const int64_t kv_size = config.kv_heads * head_size;
+  torch::nn::Linear q_proj = register_module("q_proj", projection(config.hidden, config.hidden));
+  torch::nn::Linear k_proj = register_module("k_proj", projection(config.hidden, kv_size));
+  torch::nn::Linear v_proj = register_module("v_proj", projection(config.hidden, kv_size));
+  torch::nn::Linear o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
 };
 
 // SwiGLU (Shazeer 2020, arXiv:2002.05202).
 struct LlamaMlp : torch::nn::Module {
-  LlamaMlp(int64_t hidden, int64_t intermediate) {
-    gate_proj = register_module("gate_proj", projection(hidden, intermediate));
-    up_proj = register_module("up_proj", projection(hidden, intermediate));
-    down_proj = register_module("down_proj", projection(intermediate, hidden));
-  }
+  LlamaMlp(int64_t hidden, int64_t intermediate)
+      : gate_proj(register_module("gate_proj", projection(hidden, intermediate))),
+        up_proj(register_module("up_proj", projection(hidden, intermediate))),
+        down_proj(register_module("down_proj", projection(intermediate, hidden))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
     return down_proj->forward(at::silu(gate_proj->forward(x)) * up_proj->forward(x));
   }
 
-  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+  torch::nn::Linear gate_proj, up_proj, down_proj;
 };
 
-struct LlamaDecoderLayer : torch::nn::Module {
-  explicit LlamaDecoderLayer(const LlamaConfig& config) {
-    self_attn = register_module("self_attn", std::make_shared<LlamaAttention>(config));
-    mlp = register_module("mlp", std::make_shared<LlamaMlp>(config.hidden, config.intermediate));
-    input_layernorm =
-        register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-    post_attention_layernorm =
-        register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-  }
+// The norm over the hidden size, in Llama and DeepSeek.
+template <class Config>
+std::shared_ptr<LlamaRMSNorm> rms_norm(const Config& config) {
+  return std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps);
+}
+
+struct LlamaDecoderLayer : ConfiguredModule<LlamaConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation,
                      const CachedStep& step = {}) {
@@ -162,21 +157,52 @@ struct LlamaDecoderLayer : torch::nn::Module {
     return x + mlp->forward(post_attention_layernorm->forward(x));
   }
 
-  std::shared_ptr<LlamaAttention> self_attn;
-  std::shared_ptr<LlamaMlp> mlp;
-  std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
+  std::shared_ptr<LlamaAttention> self_attn = register_module("self_attn", std::make_shared<LlamaAttention>(config));
+  std::shared_ptr<LlamaMlp> mlp =
+      register_module("mlp", std::make_shared<LlamaMlp>(config.hidden, config.intermediate));
+  std::shared_ptr<LlamaRMSNorm> input_layernorm = register_module("input_layernorm", rms_norm(config));
+  std::shared_ptr<LlamaRMSNorm> post_attention_layernorm =
+      register_module("post_attention_layernorm", rms_norm(config));
 };
 
-struct LlamaModel : torch::nn::Module {
-  explicit LlamaModel(const LlamaConfig& config) {
-    embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
-    for (int64_t i = 0; i < config.layers; ++i) {
-      layers->push_back(std::make_shared<LlamaDecoderLayer>(config));
-    }
-    register_module("layers", layers);
-    norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-    rotary_emb = register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(config));
+// A decoder without its head, but for the pass over its layers.
+template <class Config, class Layer>
+struct DecoderModel : ConfiguredModule<Config> {
+  DecoderModel(const Config& config, const LlamaConfig& rotary)
+      : ConfiguredModule<Config>(config),
+        embed_tokens(this->register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden))),
+        layers(this->register_module("layers", layers_of<Layer>(config))),
+        norm(this->register_module("norm", rms_norm(config))),
+        rotary_emb(this->register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(rotary))) {}
+
+  torch::nn::Embedding embed_tokens;
+  torch::nn::ModuleList layers;
+  std::shared_ptr<LlamaRMSNorm> norm;
+  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
+};
+
+// A decoder and its head.
+template <class Config, class Model>
+struct CausalLanguageModel : ConfiguredModule<Config> {
+  explicit CausalLanguageModel(const Config& config)
+      : ConfiguredModule<Config>(config),
+        model(this->register_module("model", std::make_shared<Model>(config))),
+        lm_head(this->register_module("lm_head", projection(config.hidden, config.vocab))) {
+    normal_linear_and_embedding_(*this, 0.02);
   }
+
+  // [batch, seq] token ids -> logits [batch, seq, vocab]
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    return lm_head->forward(model->forward(input_ids));
+  }
+
+  std::shared_ptr<Model> model;
+  torch::nn::Linear lm_head;  // not tied to embed_tokens
+};
+
+struct LlamaModel : DecoderModel<LlamaConfig, LlamaDecoderLayer> {
+  explicit LlamaModel(const LlamaConfig& config) : DecoderModel(config, config) {}
 
   // [batch, seq] token ids -> [batch, seq, hidden]
   at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr) {
@@ -191,34 +217,16 @@ struct LlamaModel : torch::nn::Module {
     if (cache != nullptr) cache->advance(x.size(1));
     return norm->forward(x);
   }
-
-  torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::ModuleList layers;
-  std::shared_ptr<LlamaRMSNorm> norm;
-  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
 };
 
-struct LlamaForCausalLM : torch::nn::Module {
-  explicit LlamaForCausalLM(const LlamaConfig& config) {
-    model = register_module("model", std::make_shared<LlamaModel>(config));
-    lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
-    normal_linear_and_embedding_(*this, 0.02);
-  }
-
-  // [batch, seq] token ids -> logits [batch, seq, vocab]
-  at::Tensor forward(const at::Tensor& input_ids) {
-    ModuleScope scope(*this);
-    return lm_head->forward(model->forward(input_ids));
-  }
+struct LlamaForCausalLM : CausalLanguageModel<LlamaConfig, LlamaModel> {
+  using CausalLanguageModel::CausalLanguageModel;
 
   // Logits of the last token, [batch, 1, vocab], given the tokens in the cache, to which it adds `input_ids`.
   at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache) {
     ModuleScope scope(*this);
     return lm_head->forward(model->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1));
   }
-
-  std::shared_ptr<LlamaModel> model;
-  torch::nn::Linear lm_head{nullptr};  // not tied to embed_tokens
 };
 
 BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
@@ -256,21 +264,8 @@ DeepseekConfig tiny(DeepseekConfig config) {
   return config;
 }
 
-struct DeepseekAttention : torch::nn::Module {
-  explicit DeepseekAttention(const DeepseekConfig& config) : config(config) {
-    const int64_t query_size = config.plain_size + config.rotated_size;
-    q_a_proj = register_module("q_a_proj", projection(config.hidden, config.query_rank));
-    q_a_layernorm =
-        register_module("q_a_layernorm", std::make_shared<LlamaRMSNorm>(config.query_rank, config.norm_eps));
-    q_b_proj = register_module("q_b_proj", projection(config.query_rank, config.heads * query_size));
-    kv_a_proj_with_mqa =
-        register_module("kv_a_proj_with_mqa", projection(config.hidden, config.value_rank + config.rotated_size));
-    kv_a_layernorm =
-        register_module("kv_a_layernorm", std::make_shared<LlamaRMSNorm>(config.value_rank, config.norm_eps));
-    kv_b_proj = register_module("kv_b_proj",
-                                projection(config.value_rank, config.heads * (config.plain_size + config.value_size)));
-    o_proj = register_module("o_proj", projection(config.heads * config.value_size, config.hidden));
-  }
+struct DeepseekAttention : ConfiguredModule<DeepseekConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
     ModuleScope scope(*this);
@@ -294,18 +289,23 @@ struct DeepseekAttention : torch::nn::Module {
     return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
   }
 
-  DeepseekConfig config;
-  torch::nn::Linear q_a_proj{nullptr}, q_b_proj{nullptr}, kv_a_proj_with_mqa{nullptr}, kv_b_proj{nullptr},
-      o_proj{nullptr};
-  std::shared_ptr<LlamaRMSNorm> q_a_layernorm, kv_a_layernorm;
+  torch::nn::Linear q_a_proj = register_module("q_a_proj", projection(config.hidden, config.query_rank));
+  std::shared_ptr<LlamaRMSNorm> q_a_layernorm =
+      register_module("q_a_layernorm", std::make_shared<LlamaRMSNorm>(config.query_rank, config.norm_eps));
+  torch::nn::Linear q_b_proj = register_module(
+      "q_b_proj", projection(config.query_rank, config.heads*(config.plain_size + config.rotated_size)));
+  torch::nn::Linear kv_a_proj_with_mqa =
+      register_module("kv_a_proj_with_mqa", projection(config.hidden, config.value_rank + config.rotated_size));
+  std::shared_ptr<LlamaRMSNorm> kv_a_layernorm =
+      register_module("kv_a_layernorm", std::make_shared<LlamaRMSNorm>(config.value_rank, config.norm_eps));
+  torch::nn::Linear kv_b_proj =
+      register_module("kv_b_proj", projection(config.value_rank, config.heads*(config.plain_size + config.value_size)));
+  torch::nn::Linear o_proj = register_module("o_proj", projection(config.heads* config.value_size, config.hidden));
 };
 
 // The selected experts of each token and their weights, both [tokens, experts_per_token].
-struct DeepseekRouter : torch::nn::Module {
-  explicit DeepseekRouter(const DeepseekConfig& config) : config(config) {
-    weight = register_parameter("weight", torch::randn({config.experts, config.hidden}) * 0.02);
-    e_score_correction_bias = register_buffer("e_score_correction_bias", torch::zeros({config.experts}));
-  }
+struct DeepseekRouter : ConfiguredModule<DeepseekConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
     ModuleScope scope(*this);
@@ -323,18 +323,13 @@ struct DeepseekRouter : torch::nn::Module {
     return {chosen, weights / (weights.sum(-1, /*keepdim=*/true) + 1e-20) * config.routed_scale};
   }
 
-  DeepseekConfig config;
-  at::Tensor weight;
-  at::Tensor e_score_correction_bias;  // buffer: balances expert loads, not updated by gradients
+  at::Tensor weight = register_parameter("weight", torch::randn({config.experts, config.hidden}) * 0.02);
+  // Balances expert loads; not updated by gradients.
+  at::Tensor e_score_correction_bias = register_buffer("e_score_correction_bias", torch::zeros({config.experts}));
 };
 
-struct DeepseekExperts : torch::nn::Module {
-  explicit DeepseekExperts(const DeepseekConfig& config) {
-    gate_up_proj = register_parameter(
-        "gate_up_proj", torch::randn({config.experts, 2 * config.expert_intermediate, config.hidden}) * 0.02);
-    down_proj = register_parameter("down_proj",
-                                   torch::randn({config.experts, config.hidden, config.expert_intermediate}) * 0.02);
-  }
+struct DeepseekExperts : ConfiguredModule<DeepseekConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) {
     ModuleScope scope(*this);
@@ -352,17 +347,14 @@ struct DeepseekExperts : torch::nn::Module {
     return (made * weight).index_select(0, back).view({tokens, times, -1}).sum(1);
   }
 
-  at::Tensor gate_up_proj;  // [experts, 2 expert_intermediate, hidden]
-  at::Tensor down_proj;     // [experts, hidden, expert_intermediate]
+  at::Tensor gate_up_proj = register_parameter(
+      "gate_up_proj", torch::randn({config.experts, 2 * config.expert_intermediate, config.hidden}) * 0.02);
+  at::Tensor down_proj =
+      register_parameter("down_proj", torch::randn({config.experts, config.hidden, config.expert_intermediate}) * 0.02);
 };
 
-struct DeepseekMoe : torch::nn::Module {
-  explicit DeepseekMoe(const DeepseekConfig& config) {
-    experts = register_module("experts", std::make_shared<DeepseekExperts>(config));
-    gate = register_module("gate", std::make_shared<DeepseekRouter>(config));
-    shared_experts =
-        register_module("shared_experts", std::make_shared<LlamaMlp>(config.hidden, config.expert_intermediate));
-  }
+struct DeepseekMoe : ConfiguredModule<DeepseekConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& x) {
     ModuleScope scope(*this);
@@ -371,20 +363,20 @@ struct DeepseekMoe : torch::nn::Module {
     return experts->forward(tokens, chosen, weights).view(x.sizes()) + shared_experts->forward(x);
   }
 
-  std::shared_ptr<DeepseekRouter> gate;
-  std::shared_ptr<DeepseekExperts> experts;
-  std::shared_ptr<LlamaMlp> shared_experts;
+  std::shared_ptr<DeepseekExperts> experts = register_module("experts", std::make_shared<DeepseekExperts>(config));
+  std::shared_ptr<DeepseekRouter> gate = register_module("gate", std::make_shared<DeepseekRouter>(config));
+  std::shared_ptr<LlamaMlp> shared_experts =
+      register_module("shared_experts", std::make_shared<LlamaMlp>(config.hidden, config.expert_intermediate));
 };
 
 struct DeepseekLayer : torch::nn::Module {
-  DeepseekLayer(const DeepseekConfig& config, bool is_dense) {
-    self_attn = register_module("self_attn", std::make_shared<DeepseekAttention>(config));
+  DeepseekLayer(const DeepseekConfig& config, int64_t index)
+      : self_attn(register_module("self_attn", std::make_shared<DeepseekAttention>(config))) {
+    const bool is_dense = index < config.dense_layers;
     if (is_dense) dense = register_module("mlp", std::make_shared<LlamaMlp>(config.hidden, config.intermediate));
     if (!is_dense) moe = register_module("mlp", std::make_shared<DeepseekMoe>(config));
-    input_layernorm =
-        register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-    post_attention_layernorm =
-        register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+    input_layernorm = register_module("input_layernorm", rms_norm(config));
+    post_attention_layernorm = register_module("post_attention_layernorm", rms_norm(config));
   }
 
   at::Tensor forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation) {
@@ -400,18 +392,9 @@ struct DeepseekLayer : torch::nn::Module {
   std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
 };
 
-struct DeepseekModel : torch::nn::Module {
-  explicit DeepseekModel(const DeepseekConfig& config) {
-    embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
-    for (int64_t i = 0; i < config.layers; ++i) {
-      layers->push_back(std::make_shared<DeepseekLayer>(config, i < config.dense_layers));
-    }
-    register_module("layers", layers);
-    norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-    rotary_emb =
-        register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(LlamaConfig{
-                                          .heads = 1, .hidden = config.rotated_size, .rope_theta = config.rope_theta}));
-  }
+struct DeepseekModel : DecoderModel<DeepseekConfig, DeepseekLayer> {
+  explicit DeepseekModel(const DeepseekConfig& config)
+      : DecoderModel(config, {.heads = 1, .hidden = config.rotated_size, .rope_theta = config.rope_theta}) {}
 
   at::Tensor forward(const at::Tensor& input_ids) {
     ModuleScope scope(*this);
@@ -420,28 +403,10 @@ struct DeepseekModel : torch::nn::Module {
     for (const auto& layer : *layers) x = layer->as<DeepseekLayer>()->forward(x, rotation);
     return norm->forward(x);
   }
-
-  torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::ModuleList layers;
-  std::shared_ptr<LlamaRMSNorm> norm;
-  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
 };
 
-struct DeepseekForCausalLM : torch::nn::Module {
-  explicit DeepseekForCausalLM(const DeepseekConfig& config) {
-    model = register_module("model", std::make_shared<DeepseekModel>(config));
-    lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
-    normal_linear_and_embedding_(*this, 0.02);
-  }
-
-  // [batch, seq] token ids -> logits [batch, seq, vocab]
-  at::Tensor forward(const at::Tensor& input_ids) {
-    ModuleScope scope(*this);
-    return lm_head->forward(model->forward(input_ids));
-  }
-
-  std::shared_ptr<DeepseekModel> model;
-  torch::nn::Linear lm_head{nullptr};
+struct DeepseekForCausalLM : CausalLanguageModel<DeepseekConfig, DeepseekModel> {
+  using CausalLanguageModel::CausalLanguageModel;
 };
 
 BuiltModel build_deepseek(const DeepseekConfig& config, const ModelOptions& options) {

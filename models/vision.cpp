@@ -11,7 +11,6 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/pooling.h>
 
 #include <cmath>
@@ -73,10 +72,6 @@ torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(
 
 at::Tensor twice_as_large(const at::Tensor& x) {
   return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
-}
-
-torch::nn::LayerNorm layer_norm(const VitConfig& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
 }
 
 torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
@@ -203,56 +198,74 @@ UnetConfig tiny(UnetConfig config) {
   return config;
 }
 
-DoubleConv::DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels) {
-  double_conv =
-      register_module("double_conv", torch::nn::Sequential(convolution(in_channels, middle_channels),
-                                                           torch::nn::BatchNorm2d(middle_channels), relu_in_place(),
-                                                           convolution(middle_channels, out_channels),
-                                                           torch::nn::BatchNorm2d(out_channels), relu_in_place()));
-}
+// Twice: 3x3 convolution, batch norm, ReLU.
+struct DoubleConv : torch::nn::Module {
+  DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels)
+      : double_conv(register_module(
+            "double_conv",
+            torch::nn::Sequential(convolution(in_channels, middle_channels), torch::nn::BatchNorm2d(middle_channels),
+                                  relu_in_place(), convolution(middle_channels, out_channels),
+                                  torch::nn::BatchNorm2d(out_channels), relu_in_place()))) {}
 
-at::Tensor DoubleConv::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return double_conv->forward(x);
-}
-
-Down::Down(int64_t in_channels, int64_t out_channels) {
-  maxpool_conv = register_module(
-      "maxpool_conv", torch::nn::Sequential(torch::nn::MaxPool2d(2),
-                                            std::make_shared<DoubleConv>(in_channels, out_channels, out_channels)));
-}
-
-at::Tensor Down::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return maxpool_conv->forward(x);
-}
-
-Up::Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
-  if (!bilinear) {
-    up = register_module(
-        "up", torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2)));
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return double_conv->forward(x);
   }
-  conv = register_module(
-      "conv", std::make_shared<DoubleConv>(in_channels, bilinear ? in_channels / 2 : out_channels, out_channels));
-}
 
-at::Tensor Up::forward(const at::Tensor& x, const at::Tensor& skip) {
-  ModuleScope scope(*this);
-  const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
-  // An odd size lost its last row or column while downsampling.
-  const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
-  const at::Tensor padded = at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
-  return conv->forward(at::cat({skip, padded}, /*dim=*/1));
-}
+  torch::nn::Sequential double_conv;
+};
 
-OutConv::OutConv(int64_t in_channels, int64_t classes) {
-  conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, classes, 1)));
-}
+struct Down : torch::nn::Module {
+  Down(int64_t in_channels, int64_t out_channels)
+      : maxpool_conv(register_module(
+            "maxpool_conv",
+            torch::nn::Sequential(torch::nn::MaxPool2d(2),
+                                  std::make_shared<DoubleConv>(in_channels, out_channels, out_channels)))) {}
 
-at::Tensor OutConv::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return conv->forward(x);
-}
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return maxpool_conv->forward(x);
+  }
+
+  torch::nn::Sequential maxpool_conv;
+};
+
+struct Up : torch::nn::Module {
+  Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
+    if (!bilinear) {
+      const auto options = torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2);
+      up = register_module("up", torch::nn::ConvTranspose2d(options));
+    }
+    conv = register_module(
+        "conv", std::make_shared<DoubleConv>(in_channels, bilinear ? in_channels / 2 : out_channels, out_channels));
+  }
+
+  // Upsamples `x`, pads it to the size of `skip`, and concatenates both.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& skip) {
+    ModuleScope scope(*this);
+    const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
+    // An odd size lost its last row or column while downsampling.
+    const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
+    const at::Tensor padded =
+        at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
+    return conv->forward(at::cat({skip, padded}, /*dim=*/1));
+  }
+
+  torch::nn::ConvTranspose2d up{nullptr};  // null: bilinear
+  std::shared_ptr<DoubleConv> conv;
+};
+
+struct OutConv : torch::nn::Module {
+  OutConv(int64_t in_channels, int64_t classes)
+      : conv(register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, classes, 1)))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return conv->forward(x);
+  }
+
+  torch::nn::Conv2d conv;
+};
 
 Unet::Unet(const UnetConfig& config) {
   const int64_t w = config.width;
@@ -331,18 +344,8 @@ at::Tensor PackedSelfAttention::forward(const at::Tensor& x) {
   return out_proj->forward(y.transpose(1, 2).reshape({batch, tokens, hidden}));
 }
 
-struct VitEncoderBlock : torch::nn::Module {
-  explicit VitEncoderBlock(const VitConfig& config) {
-    ln_1 = register_module("ln_1", layer_norm(config));
-    self_attention = register_module(
-        "self_attention", std::make_shared<PackedSelfAttention>(config.hidden, config.heads, config.attention_dropout));
-    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-    ln_2 = register_module("ln_2", layer_norm(config));
-    mlp = register_module(
-        "mlp", torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(),
-                                     torch::nn::Dropout(config.dropout), mlp_layer(config.mlp, config.hidden),
-                                     torch::nn::Dropout(config.dropout)));
-  }
+struct VitEncoderBlock : ConfiguredModule<VitConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
   at::Tensor forward(const at::Tensor& input) {
     ModuleScope scope(*this);
@@ -350,10 +353,15 @@ struct VitEncoderBlock : torch::nn::Module {
     return x + mlp->forward(ln_2->forward(x));
   }
 
-  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
-  std::shared_ptr<PackedSelfAttention> self_attention;
-  torch::nn::Dropout dropout{nullptr};
-  torch::nn::Sequential mlp{nullptr};  // 0 Linear, 1 GELU, 2 Dropout, 3 Linear, 4 Dropout
+  torch::nn::LayerNorm ln_1 = register_module("ln_1", layer_norm(config.hidden, 1e-6));
+  std::shared_ptr<PackedSelfAttention> self_attention = register_module(
+      "self_attention", std::make_shared<PackedSelfAttention>(config.hidden, config.heads, config.attention_dropout));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+  torch::nn::LayerNorm ln_2 = register_module("ln_2", layer_norm(config.hidden, 1e-6));
+  torch::nn::Sequential mlp = register_module(
+      "mlp",
+      torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(), torch::nn::Dropout(config.dropout),
+                            mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
 };
 
 struct VitEncoder : torch::nn::Module {
@@ -366,7 +374,7 @@ struct VitEncoder : torch::nn::Module {
       layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
     }
     register_module("layers", layers);
-    ln = register_module("ln", layer_norm(config));
+    ln = register_module("ln", layer_norm(config.hidden, 1e-6));
   }
 
   at::Tensor forward(const at::Tensor& x) {

@@ -40,46 +40,15 @@ struct UnetConfig {
 UnetConfig unet_config();
 UnetConfig tiny(UnetConfig config);
 
-// Twice: 3x3 convolution, batch norm, ReLU.
-struct DoubleConv : torch::nn::Module {
-  DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Sequential double_conv{nullptr};
-};
-
-struct Down : torch::nn::Module {
-  Down(int64_t in_channels, int64_t out_channels);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Sequential maxpool_conv{nullptr};
-};
-
-struct Up : torch::nn::Module {
-  Up(int64_t in_channels, int64_t out_channels, bool bilinear);
-  // Upsamples `x`, pads it to the size of `skip`, and concatenates both.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& skip);
-
-  torch::nn::ConvTranspose2d up{nullptr};  // null: bilinear
-  std::shared_ptr<DoubleConv> conv;
-};
-
-struct OutConv : torch::nn::Module {
-  OutConv(int64_t in_channels, int64_t classes);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Conv2d conv{nullptr};
-};
-
 struct Unet : torch::nn::Module {
   explicit Unet(const UnetConfig& config);
   // [batch, channels, height, width], both at least 16 -> logits [batch, classes, height, width]
   at::Tensor forward(const at::Tensor& image);
 
-  std::shared_ptr<DoubleConv> inc;
-  std::shared_ptr<Down> down1, down2, down3, down4;
-  std::shared_ptr<Up> up1, up2, up3, up4;
-  std::shared_ptr<OutConv> outc;
+  std::shared_ptr<struct DoubleConv> inc;
+  std::shared_ptr<struct Down> down1, down2, down3, down4;
+  std::shared_ptr<struct Up> up1, up2, up3, up4;
+  std::shared_ptr<struct OutConv> outc;
 };
 
 BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);

@@ -87,8 +87,7 @@ class CallRecording final : public CallObserver {
    public:
     Scope(CallRecording& recording, FakeTensorMode& mode);
     ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+    C10_DISABLE_COPY_AND_ASSIGN(Scope);
 
    private:
     FakeTensorMode& mode_;

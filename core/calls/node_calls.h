@@ -16,7 +16,6 @@
 #include <c10/util/FunctionRef.h>
 
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <ATen/ops/equal.h>
 
 #include <charconv>
-#include <map>
 #include <mutex>
 #include <unordered_map>
 

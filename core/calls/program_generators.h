@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 
-#include "core/calls/functions.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {

@@ -2,7 +2,6 @@
 #include "shadowgraph/capture/activation_checkpoint.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -14,11 +13,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "core/calls/functions.h"
 #include "core/capture/recorder.h"
@@ -118,8 +114,7 @@ class RandomStates {
     ~Restored() {
       for (const auto& [device, state] : before_) put_back(device, state);
     }
-    Restored(const Restored&) = delete;
-    Restored& operator=(const Restored&) = delete;
+    C10_DISABLE_COPY_AND_ASSIGN(Restored);
 
    private:
     std::vector<std::pair<c10::Device, at::Tensor>> before_;
@@ -187,8 +182,7 @@ class RunScope {
  public:
   explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
   ~RunScope() { runs_.leave(); }
-  RunScope(const RunScope&) = delete;
-  RunScope& operator=(const RunScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RunScope);
 
  private:
   ExternalCheckpoint& runs_;

@@ -33,8 +33,7 @@ class DefaultGenerator {
  public:
   DefaultGenerator();
   ~DefaultGenerator() { end(); }
-  DefaultGenerator(const DefaultGenerator&) = delete;
-  DefaultGenerator& operator=(const DefaultGenerator&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(DefaultGenerator);
 
   // Must be called for each recorded draw from the generator, in program order.
   void draw(NodeId node);

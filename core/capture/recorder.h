@@ -308,8 +308,7 @@ class LocateScope {
   ~LocateScope() {
     if (recorder_) recorder_->set_locate(outer_);
   }
-  LocateScope(const LocateScope&) = delete;
-  LocateScope& operator=(const LocateScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(LocateScope);
 
  private:
   Recorder* recorder_;

@@ -11,8 +11,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <unistd.h>
 #include <unordered_set>
 
@@ -91,8 +89,7 @@ class TemporaryFile {
     if (!written) throw FileError("cannot write " + path_);
   }
   ~TemporaryFile() { ::unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(TemporaryFile);
   const std::string& path() const { return path_; }
 
  private:

@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -33,8 +32,7 @@ class DefaultDtype {
   ~DefaultDtype() {
     if (changed_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(before_));
   }
-  DefaultDtype(const DefaultDtype&) = delete;
-  DefaultDtype& operator=(const DefaultDtype&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(DefaultDtype);
 
  private:
   at::ScalarType before_;

@@ -166,8 +166,7 @@ class Recipe {
 class RecipeGraph {
  public:
   RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
-  RecipeGraph(const RecipeGraph&) = delete;
-  RecipeGraph& operator=(const RecipeGraph&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RecipeGraph);
 
   const Graph& graph() const { return graph_; }
   // Returns the nodes in execution order.

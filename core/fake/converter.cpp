@@ -108,8 +108,7 @@ class ProgramLevel {
  public:
   ProgramLevel() : depth_(std::exchange(thread_state.kernel_depth, 0)), keys_(keys()) {}
   ~ProgramLevel() { thread_state.kernel_depth = depth_; }
-  ProgramLevel(const ProgramLevel&) = delete;
-  ProgramLevel& operator=(const ProgramLevel&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(ProgramLevel);
 
  private:
   static c10::impl::PODLocalDispatchKeySet keys() {

@@ -44,8 +44,7 @@ class Unobserved {
     if (observer_ != nullptr) mode_->observer = observer_;
     if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
   }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(Unobserved);
 
  private:
   ModeState* mode_;

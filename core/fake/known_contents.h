@@ -113,8 +113,7 @@ class RealCalls {
  public:
   RealCalls();
   ~RealCalls();
-  RealCalls(const RealCalls&) = delete;
-  RealCalls& operator=(const RealCalls&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RealCalls);
 
  private:
   ModeState* mode_;

@@ -31,8 +31,7 @@ struct StorageContext {
 
   StorageContext();
   ~StorageContext();
-  StorageContext(const StorageContext&) = delete;
-  StorageContext& operator=(const StorageContext&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(StorageContext);
 
   void watch(StorageWatcher* watcher);
 };

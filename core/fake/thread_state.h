@@ -92,8 +92,7 @@ class KernelDepth {
  public:
   KernelDepth() { ++thread_state.kernel_depth; }
   ~KernelDepth() { --thread_state.kernel_depth; }
-  KernelDepth(const KernelDepth&) = delete;
-  KernelDepth& operator=(const KernelDepth&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(KernelDepth);
 };
 
 // ---- Translation of errors that leave libtorch's dispatcher
@@ -106,8 +105,7 @@ class UntranslatedErrors {
  public:
   UntranslatedErrors() { ++untranslated; }
   ~UntranslatedErrors() { --untranslated; }
-  UntranslatedErrors(const UntranslatedErrors&) = delete;
-  UntranslatedErrors& operator=(const UntranslatedErrors&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(UntranslatedErrors);
 };
 
 // Throws the translator's exception, if a translator is set (set_error_translator).
@@ -127,8 +125,7 @@ class AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype, bool enabled = true, bool cache = true);
   ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(AutocastScope);
 
  private:
   c10::DeviceType device_;

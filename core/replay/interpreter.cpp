@@ -193,8 +193,7 @@ class Interpreter::Run {
     if (interpreter_.transfers_) interpreter_.transfers_->forget();
     interpreter_.result_ = {};
   }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(Run);
 
  private:
   Interpreter& interpreter_;

@@ -38,8 +38,7 @@ class DefaultGeneratorOverride {
  public:
   explicit DefaultGeneratorOverride(at::Generator given);
   ~DefaultGeneratorOverride();
-  DefaultGeneratorOverride(const DefaultGeneratorOverride&) = delete;
-  DefaultGeneratorOverride& operator=(const DefaultGeneratorOverride&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(DefaultGeneratorOverride);
 
  private:
   at::Generator given_;

@@ -9,7 +9,6 @@
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {

@@ -26,7 +26,6 @@
 #include "ir/text/words.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/graph.h"
-#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 #include "support/text.h"
 

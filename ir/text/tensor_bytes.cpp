@@ -8,7 +8,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cstring>

@@ -23,10 +23,8 @@
 #include <optional>
 #include <span>
 #include <tuple>
-#include <vector>
 
 #include "kernels/compiler/operator_table.h"
-#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
 namespace {

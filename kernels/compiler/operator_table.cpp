@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <string>
 #include <unordered_map>
 
 #include "ir/operators/operator_facts.h"

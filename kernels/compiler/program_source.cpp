@@ -6,10 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string>
-#include <vector>
-
-#include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
 

@@ -146,8 +146,7 @@ class KernelRegistration {
     const std::lock_guard lock(slots_mutex);
     for (Slot* slot : slots_) slot->remove(kernel_);
   }
-  KernelRegistration(const KernelRegistration&) = delete;
-  KernelRegistration& operator=(const KernelRegistration&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(KernelRegistration);
   const Kernel& kernel() const { return *kernel_; }
 
  private:

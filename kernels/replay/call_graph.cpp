@@ -5,7 +5,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 

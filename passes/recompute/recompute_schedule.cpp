@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "core/calls/functions.h"
-#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
 

@@ -4,12 +4,15 @@
 //
 // A fit has fewer terms than samples, so that at least one sample confirms the others. Matrices are inverted once for
 // all numbers of a graph; each number then costs a product with each basis that is tried, small ones first.
+#include <boost/multiprecision/cpp_int.hpp>
+#include <boost/rational.hpp>
+
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <ranges>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -20,56 +23,10 @@ namespace shadowgraph {
 namespace {
 
 // Exact arithmetic with 128-bit numerators and denominators. Throws Overflow, in which case there is no fit.
-__extension__ using Wide = __int128;
-
-struct Overflow {};  // caught here: no fit, or an Error
-
-Wide gcd_of(Wide a, Wide b) {
-  if (a < 0) a = -a;
-  if (b < 0) b = -b;
-  while (b != 0) a = std::exchange(b, a % b);
-  return a;
-}
-Wide times(Wide a, Wide b) {
-  Wide product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) throw Overflow{};
-  return product;
-}
-Wide plus(Wide a, Wide b) {
-  Wide sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) throw Overflow{};
-  return sum;
-}
-
-// A rational number in lowest terms, with the sign in the numerator. Lowest terms keep numbers small and make equality
-// a comparison of parts.
-struct Ratio {
-  Wide over = 0;
-  Wide under = 1;
-
-  Ratio() = default;
-  Ratio(Wide value) : over(value) {}
-  Ratio(Wide numerator, Wide denominator) : over(numerator), under(denominator) {
-    const Wide divisor = gcd_of(over, under);
-    if (divisor > 1) {
-      over /= divisor;
-      under /= divisor;
-    }
-    if (under < 0) {
-      over = -over;
-      under = -under;
-    }
-  }
-  bool zero() const { return over == 0; }
-  friend bool operator==(const Ratio&, const Ratio&) = default;
-  friend Ratio operator*(const Ratio& a, const Ratio& b) { return {times(a.over, b.over), times(a.under, b.under)}; }
-  friend Ratio operator/(const Ratio& a, const Ratio& b) { return {times(a.over, b.under), times(a.under, b.over)}; }
-  friend Ratio operator+(const Ratio& a, const Ratio& b) {
-    if (a.under == b.under) return {plus(a.over, b.over), a.under};
-    return {plus(times(a.over, b.under), times(b.over, a.under)), times(a.under, b.under)};
-  }
-  friend Ratio operator-(const Ratio& a, const Ratio& b) { return a + Ratio(-b.over, b.under); }
-};
+// Compare ratios with ratios: with other numbers Boost 1.74's operators recurse without end in C++20.
+using Wide = boost::multiprecision::checked_int128_t;
+using Ratio = boost::rational<Wide>;
+using Overflow = std::overflow_error;
 
 using Exponents = Polynomial::Exponents;
 using Expanded = std::map<Exponents, Ratio>;
@@ -84,7 +41,7 @@ bool comes_first(const Exponents& a, const Exponents& b) {
 Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   Wide product = 1;
   for (size_t i = 0; i < at.size(); ++i) {
-    for (int power = 0; power < exponents[i]; ++power) product = times(product, at[i]);
+    for (int power = 0; power < exponents[i]; ++power) product *= at[i];
   }
   return product;
 }
@@ -100,19 +57,13 @@ void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& expon
       for (const auto& [term, factor] : product) {
         Exponents raised = term;
         ++raised[i];
-        next[raised] = next[raised] + factor * Ratio(1, step[i]);
-        next[term] = next[term] + factor * Ratio(-Wide{origin[i]}, step[i]);
+        next[raised] += factor * Ratio(1, step[i]);
+        next[term] += factor * Ratio(-Wide(origin[i]), step[i]);
       }
       product = std::move(next);
     }
   }
-  for (const auto& [term, factor] : product) sum[term] = sum[term] + factor;
-}
-
-// Coefficients and values must fit into int64, as sizes do.
-int64_t narrow(Wide value) {
-  if (value > std::numeric_limits<int64_t>::max() || value < std::numeric_limits<int64_t>::min()) throw Overflow{};
-  return static_cast<int64_t>(value);
+  for (const auto& [term, factor] : product) sum[term] += factor;
 }
 
 }  // namespace
@@ -131,14 +82,14 @@ bool Polynomial::is_constant() const {
 int64_t Polynomial::evaluate(std::span<const int64_t> sizes) const {
   try {
     Wide sum = 0;
-    for (const Term& term : terms_) sum = plus(sum, times(term.coefficient, monomial(term.exponents, sizes)));
+    for (const Term& term : terms_) sum += term.coefficient * monomial(term.exponents, sizes);
     if (sum % denominator_ != 0) {
       std::string at;
       for (const int64_t size : sizes) at += (at.empty() ? "" : ", ") + std::to_string(size);
       throw Error("a fitted size is not an integer at (" + at +
                   "); use sizes between the captured ones, in the same steps");
     }
-    return narrow(sum / denominator_);
+    return static_cast<int64_t>(Wide(sum / denominator_));  // checked, as sizes are int64
   } catch (const Overflow&) {
     throw Error("a fitted size does not fit an int64; use smaller sizes");
   }
@@ -190,18 +141,18 @@ std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std
     line[columns + chosen.size()] = Ratio(1);
     for (size_t r = 0; r < reduced.size(); ++r) {
       const Ratio factor = line[pivots[r]];
-      if (factor.zero()) continue;
-      for (size_t c = 0; c < 2 * columns; ++c) line[c] = line[c] - factor * reduced[r][c];
+      if (factor == Ratio()) continue;
+      for (size_t c = 0; c < 2 * columns; ++c) line[c] -= factor * reduced[r][c];
     }
     size_t pivot = 0;
-    while (pivot < columns && line[pivot].zero()) ++pivot;
+    while (pivot < columns && line[pivot] == Ratio()) ++pivot;
     if (pivot == columns) continue;
     const Ratio scale = line[pivot];
-    for (Ratio& entry : line) entry = entry / scale;
+    for (Ratio& entry : line) entry /= scale;
     for (size_t r = 0; r < reduced.size(); ++r) {
       const Ratio factor = reduced[r][pivot];
-      if (factor.zero()) continue;
-      for (size_t c = 0; c < 2 * columns; ++c) reduced[r][c] = reduced[r][c] - factor * line[c];
+      if (factor == Ratio()) continue;
+      for (size_t c = 0; c < 2 * columns; ++c) reduced[r][c] -= factor * line[c];
     }
     reduced.push_back(std::move(line));
     pivots.push_back(pivot);
@@ -298,29 +249,30 @@ std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) con
       std::vector<Ratio> coefficients(count);
       for (size_t i = 0; i < count; ++i) {
         for (size_t j = 0; j < count; ++j) {
-          coefficients[i] = coefficients[i] + basis->inverse[i][j] * Ratio(values[basis->chosen[j]]);
+          coefficients[i] += basis->inverse[i][j] * Wide(values[basis->chosen[j]]);
         }
       }
       const bool fits = std::ranges::all_of(std::views::iota(size_t{0}, points_.size()), [&](size_t point) {
         Ratio sum;
-        for (size_t i = 0; i < count; ++i) sum = sum + coefficients[i] * Ratio(basis->values[point][i]);
+        for (size_t i = 0; i < count; ++i) sum += coefficients[i] * basis->values[point][i];
         return sum == Ratio(values[point]);
       });
       if (!fits) continue;
       Expanded expanded;
       for (size_t i = 0; i < count; ++i) {
-        if (!coefficients[i].zero()) add_shifted(expanded, coefficients[i], basis->monomials[i], origin_, step_);
+        if (coefficients[i] != Ratio()) add_shifted(expanded, coefficients[i], basis->monomials[i], origin_, step_);
       }
       // A common denominator for all terms keeps evaluation in integers.
       Wide denominator = 1;
       for (const auto& [exponents, ratio] : expanded) {
-        denominator = times(denominator / gcd_of(denominator, ratio.under), ratio.under);
+        denominator = lcm(denominator, ratio.denominator());
       }
       std::vector<Polynomial::Term> terms;
       for (const auto& [exponents, ratio] : expanded) {
-        terms.push_back({narrow(times(ratio.over, denominator / ratio.under)), exponents});
+        const Wide coefficient = ratio.numerator() * (denominator / ratio.denominator());
+        terms.push_back({static_cast<int64_t>(coefficient), exponents});
       }
-      return Polynomial(std::move(terms), narrow(denominator));
+      return Polynomial(std::move(terms), static_cast<int64_t>(denominator));
     } catch (const Overflow&) {
       continue;
     }

@@ -137,9 +137,9 @@ TEST_P(EveryModel, EveryDropoutTakesTheOption) {
     } else if (const auto* packed = module->as<PackedSelfAttention>()) {
       EXPECT_EQ(packed->dropout, 0.25);
     } else if (const auto* bert = module->as<BertSelfAttention>()) {
-      EXPECT_EQ(bert->dropout, 0.25);
+      EXPECT_EQ(bert->config.attention_dropout, 0.25);
     } else if (const auto* gpt2 = module->as<Gpt2Attention>()) {
-      EXPECT_EQ(gpt2->dropout, 0.25);
+      EXPECT_EQ(gpt2->config.attention_dropout, 0.25);
     }
   }
 }

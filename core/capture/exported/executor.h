@@ -6,7 +6,6 @@
 
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/capture/exported/program.h"
@@ -32,8 +31,7 @@ class ModuleRegions {
   explicit ModuleRegions(const std::vector<SavedModuleCall>* around = nullptr)
       : recorder_(current_recorder()), outer_count_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
   ~ModuleRegions() { leave_to(outer_count_); }
-  ModuleRegions(const ModuleRegions&) = delete;
-  ModuleRegions& operator=(const ModuleRegions&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(ModuleRegions);
 
   // Leaves the modules that the next node is not in, and enters those it is in.
   void move_to(const std::vector<SavedModuleCall>& stack);

@@ -30,8 +30,7 @@ class KernelScope {
     state_.set_kernel_device(saved_device_);
     *state_.dispatch_keys = saved_keys_;
   }
-  KernelScope(const KernelScope&) = delete;
-  KernelScope& operator=(const KernelScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(KernelScope);
 
  private:
   static constexpr c10::DispatchKeySet kExcluded =
@@ -95,8 +94,7 @@ class CompositeScope {
   ~CompositeScope() {
     if (observer_ != nullptr) observer_->leave_composite();
   }
-  CompositeScope(const CompositeScope&) = delete;
-  CompositeScope& operator=(const CompositeScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(CompositeScope);
 
  private:
   CallObserver* observer_;

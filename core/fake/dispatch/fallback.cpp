@@ -73,8 +73,7 @@ class UserKernelScope {
     thread_state.kernel_depth = kernel_depth_;
   }
 
-  UserKernelScope(const UserKernelScope&) = delete;
-  UserKernelScope& operator=(const UserKernelScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(UserKernelScope);
 
  private:
   Unobserved unobserved_;
@@ -321,8 +320,7 @@ class PersistentModeScope {
     thread_state.mode = outer_;
     lasting_.leave();
   }
-  PersistentModeScope(const PersistentModeScope&) = delete;
-  PersistentModeScope& operator=(const PersistentModeScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(PersistentModeScope);
 
  private:
   PersistentMode& lasting_;
@@ -357,8 +355,7 @@ class UnwatchedOperands {
   ~UnwatchedOperands() {
     for (const at::Tensor& tensor : unwatched_) as_fake(tensor)->watch_size_reads();
   }
-  UnwatchedOperands(const UnwatchedOperands&) = delete;
-  UnwatchedOperands& operator=(const UnwatchedOperands&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(UnwatchedOperands);
 
  private:
   c10::SmallVector<at::Tensor, 2> unwatched_;

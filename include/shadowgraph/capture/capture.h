@@ -67,8 +67,7 @@ class Capture {
   // For an existing module: takes them from the mode in which its tensors were created, and calls name_module.
   explicit Capture(const torch::nn::Module& root, const CaptureOptions& options = {});
   ~Capture();  // without finish(), discards the recording and restores all state
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(Capture);
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and the paths of its
   // submodules. The module must outlive the session. Throws Error, as do name_parameter and name_buffer, for tensors of
@@ -118,8 +117,7 @@ class PhaseScope {
  public:
   explicit PhaseScope(const std::string& name);
   ~PhaseScope();
-  PhaseScope(const PhaseScope&) = delete;
-  PhaseScope& operator=(const PhaseScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(PhaseScope);
 
  private:
   Capture* session_;
@@ -131,8 +129,7 @@ class RegionScope {
  public:
   explicit RegionScope(const std::string& label);
   ~RegionScope();
-  RegionScope(const RegionScope&) = delete;
-  RegionScope& operator=(const RegionScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RegionScope);
 
  private:
   Capture* session_ = nullptr;
@@ -217,8 +214,7 @@ class FiniteGradients {
  public:
   FiniteGradients();
   ~FiniteGradients();
-  FiniteGradients(const FiniteGradients&) = delete;
-  FiniteGradients& operator=(const FiniteGradients&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(FiniteGradients);
 
  private:
   ModeState* mode_ = nullptr;  // the mode that was changed
@@ -323,8 +319,7 @@ class ModuleScope {
   // may nest and must be destroyed in reverse order of construction.
   explicit ModuleScope(const torch::nn::Module& module);
   ~ModuleScope();
-  ModuleScope(const ModuleScope&) = delete;
-  ModuleScope& operator=(const ModuleScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(ModuleScope);
 
  private:
   bool entered_ = false;

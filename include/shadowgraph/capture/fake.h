@@ -196,8 +196,7 @@ class FakeTensorMode {
   // for an unsupported device type, and for a device index beyond the profile's device_count.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
-  FakeTensorMode(const FakeTensorMode&) = delete;
-  FakeTensorMode& operator=(const FakeTensorMode&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(FakeTensorMode);
 
   // Returns the fake of a real tensor, by default on its device or the one chosen for its fakes before. It has the same
   // dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its gradient.
@@ -229,8 +228,7 @@ class FakeTensorModeScope {
   // Throws Error if the mode belongs to a Capture of another thread.
   explicit FakeTensorModeScope(FakeTensorMode& mode);
   ~FakeTensorModeScope();
-  FakeTensorModeScope(const FakeTensorModeScope&) = delete;
-  FakeTensorModeScope& operator=(const FakeTensorModeScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(FakeTensorModeScope);
 
  private:
   ModeState* outer_;
@@ -243,8 +241,7 @@ class UnfakeGuard {
  public:
   UnfakeGuard();
   ~UnfakeGuard();
-  UnfakeGuard(const UnfakeGuard&) = delete;
-  UnfakeGuard& operator=(const UnfakeGuard&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(UnfakeGuard);
 
  private:
   ModeState* suspended_;
@@ -343,8 +340,7 @@ class CrossRefMode {
   // Throws Error within a FakeTensorMode, since the program must be real.
   explicit CrossRefMode(CrossRefOptions options = {});
   ~CrossRefMode();
-  CrossRefMode(const CrossRefMode&) = delete;
-  CrossRefMode& operator=(const CrossRefMode&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(CrossRefMode);
 
   int64_t compared() const;                               // number of calls
   const std::map<std::string, int64_t>& refused() const;  // operator -> number of calls not supported for fakes

@@ -55,8 +55,7 @@ class FakeMesh {
   // duplicated or already registered in this process.
   explicit FakeMesh(std::vector<MeshAxis> axes, int64_t rank = 0);
   ~FakeMesh();  // unregisters the names; groups still referenced by the program remain usable
-  FakeMesh(const FakeMesh&) = delete;
-  FakeMesh& operator=(const FakeMesh&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(FakeMesh);
 
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }

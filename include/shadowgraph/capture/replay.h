@@ -153,8 +153,7 @@ class Interpreter {
   // Throws Error if the graph does not have a value of `only`. Linear.
   explicit Interpreter(const Graph& graph, InterpreterOptions options = {});
   virtual ~Interpreter();
-  Interpreter(const Interpreter&) = delete;
-  Interpreter& operator=(const Interpreter&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(Interpreter);
 
   // Throws ReplayError: before any node runs if a placeholder is unbound or does not match, or a device or operator is
   // unavailable; otherwise for an operator's error, with the text of its node. Effects of earlier nodes remain.

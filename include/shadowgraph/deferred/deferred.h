@@ -53,8 +53,7 @@ class DeferredInit {
  public:
   explicit DeferredInit(const DeferredOptions& options = {});
   ~DeferredInit();  // calls finish(), ignoring errors
-  DeferredInit(const DeferredInit&) = delete;
-  DeferredInit& operator=(const DeferredInit&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(DeferredInit);
 
   // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators that had to run to compute the
   // state of a generator.

@@ -102,8 +102,7 @@ class OperatorKernels {
   explicit OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options = {},
                            KernelMeasureOptions measure = {});
   ~OperatorKernels();
-  OperatorKernels(const OperatorKernels&) = delete;
-  OperatorKernels& operator=(const OperatorKernels&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(OperatorKernels);
 
   // Runs the call on host memory, regardless of the tensors' device (a PrivateUse1 device may have host memory).
   // Changes the stack only if it ran. With `original`, the caller must run the original implementation if the outcome

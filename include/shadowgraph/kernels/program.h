@@ -282,8 +282,7 @@ class KernelCache {
                        std::shared_ptr<const KernelBackend> backend = compiler_backend());
   // Waits for running compilations; cancels pending ones.
   ~KernelCache();
-  KernelCache(const KernelCache&) = delete;
-  KernelCache& operator=(const KernelCache&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(KernelCache);
 
   // Returns the default cache, with default options.
   static const std::shared_ptr<KernelCache>& shared();

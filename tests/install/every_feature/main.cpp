@@ -68,7 +68,7 @@ void analyses(const sg::Graph& graph) {
   const sg::AliasAnalysis aliases = sg::AliasAnalysis::of(graph);
   expect(!aliases.values_in(graph.value(graph.results(graph.first())[0].ref.value).storage).empty(), "aliases");
   expect(!sg::nodes_calling(graph, "aten::relu").empty(), "nodes by operator");
-  expect(num_vertices(sg::DefUseGraph(graph)) == graph.node_count(), "a graph for Boost");
+  expect(num_vertices(sg::def_use_graph(graph)) == graph.node_count(), "a graph for Boost");
 }
 
 void edits(const sg::Graph& graph) {
