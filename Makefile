@@ -89,9 +89,9 @@ operator-coverage: build ## write build/operator-coverage.md: implementation and
 	$(BUILD)/bin/operator_coverage $(BUILD)/operator-coverage.md tests/coverage/ways.md tests/conformance/counts.md \
 	  tests/conformance/allow_list.txt
 
-accuracy: build ## compare predicted memory and time with real steps on this CPU; updates docs/figures.md, build/accuracy.md
+accuracy: build ## compare predicted memory and time with real steps on this CPU; updates docs/figures.md
 	@scripts/setup.sh --test
-	@.venv/bin/python scripts/accuracy.py $(BUILD) --page $(BUILD)/accuracy.md --figures docs/figures/16-accuracy.json
+	@.venv/bin/python scripts/accuracy.py $(BUILD) --figures docs/figures/16-accuracy.json
 	@scripts/write_figures.py
 
 accuracy-gpu: build ## predict for a GPU and compare with MEASUREMENTS=file (scripts/measure_gpu.py), into build/accuracy-gpu.md

@@ -311,52 +311,44 @@ class _SameThread(threading.Thread):
             super().join(timeout)
 
 
+# Functions of torch._C that do nothing on a simulated device.
+_WITHOUT_EFFECT = (
+    "_cuda_init", "_cuda_synchronize", "_cuda_sleep", "_cuda_ipc_collect", "_cuda_clearCublasWorkspaces",
+    "_cuda_set_sync_debug_mode", "_cuda_emptyCache", "_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
+    "_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats", "_cuda_record_memory_history",
+    "_cuda_record_memory_history_legacy", "_accelerator_emptyCache", "_accelerator_emptyHostCache",
+    "_accelerator_resetAccumulatedStats", "_accelerator_resetPeakStats",
+)  # fmt: skip
+
+
 def _simulate_bindings():
     """Simulates the functions of torch._C behind torch.cuda, torch.accelerator and DataParallel.
 
     Python functions that a program imported before the first mode call them, too. A CPU build has no `_cuda_`
     functions: those that are missing here raise an error with their name.
     """
-    nothing = lambda *args, **kwargs: None  # noqa: E731
-    stats = _unavailable("torch.cuda.memory_stats()")
     simulated = {
-        "_cuda_init": nothing,
+        **dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None),
         "_cuda_getDeviceCount": _count,
         "_cuda_getDevice": lambda: checked_index(None),
         "_cuda_setDevice": _C.set_current_device,
-        "_cuda_synchronize": nothing,
-        "_cuda_sleep": nothing,
-        "_cuda_ipc_collect": nothing,
-        "_cuda_clearCublasWorkspaces": nothing,
         "_cuda_getCurrentRawStream": _C.current_stream,
         "_cuda_getArchFlags": lambda: "sm_{}{}".format(*_C.device_capability()),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
-        "_cuda_set_sync_debug_mode": nothing,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_getCurrentStream": lambda index: (_C.current_stream(index), index, _streams.CUDA),
         "_cuda_getDefaultStream": lambda index: (0, index, _streams.CUDA),
         "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, _streams.CUDA),
         "_cuda_setStream": _set_stream,
-        "_cuda_emptyCache": nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_setMemoryFraction": _memory_fractions.set,
         "_cuda_getMemoryFraction": _memory_fractions.get,
-        "_cuda_memoryStats": stats,
+        "_cuda_memoryStats": _unavailable("torch.cuda.memory_stats()"),
         "_cuda_hostMemoryStats": _unavailable("torch.cuda.host_memory_stats()"),
-        "_cuda_resetPeakMemoryStats": nothing,
-        "_cuda_resetAccumulatedMemoryStats": nothing,
-        "_cuda_resetPeakHostMemoryStats": nothing,
-        "_cuda_resetAccumulatedHostMemoryStats": nothing,
-        "_cuda_record_memory_history": nothing,
-        "_cuda_record_memory_history_legacy": nothing,
         "_cuda_memorySnapshot": _unavailable("a memory snapshot of torch.cuda", advice=_SNAPSHOT_ADVICE),
         "_accelerator_isAllocatorInitialized": lambda: True,
-        "_accelerator_emptyCache": nothing,
-        "_accelerator_emptyHostCache": nothing,
         "_accelerator_getDeviceStats": _unavailable("torch.accelerator.memory_stats()"),
         "_accelerator_getMemoryInfo": _unavailable("torch.accelerator.get_memory_info()"),
-        "_accelerator_resetAccumulatedStats": nothing,
-        "_accelerator_resetPeakStats": nothing,
         "_broadcast": _broadcast,
         "_broadcast_out": _copy_to_all,
         "_broadcast_coalesced": _broadcast_coalesced,

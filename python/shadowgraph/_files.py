@@ -23,9 +23,9 @@ _thread = threading.local()
 def patch_loading():
     """Patches torch.load, pickle, safetensors and DataLoader. Called once per process."""
     torch.load = torch.serialization.load = _loading(torch.load)
-    torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
-    torch._utils._rebuild_tensor_v3 = _rebuilding(torch._utils._rebuild_tensor_v3)
-    torch.asarray = _from_storage(torch.asarray)
+    for name in ("_rebuild_tensor", "_rebuild_tensor_v3"):  # pickle's
+        setattr(torch._utils, name, _from_storage(getattr(torch._utils, name), _C.is_deferring))
+    torch.asarray = _from_storage(torch.asarray, _C.is_active)  # that of safetensors.safe_open
     module = torch.nn.Module
     module.load_state_dict = _checking(module.load_state_dict)
     loader = torch.utils.data.DataLoader
@@ -152,32 +152,19 @@ def _loading(load):
     return load_fakes
 
 
-def _rebuilding(rebuild):
-    """Wraps the function by which pickle creates a tensor from a storage."""
+def _from_storage(create, is_wanted):
+    """Wraps a function that creates a tensor from a storage, if is_wanted()."""
 
-    @functools.wraps(rebuild)
-    def rebuild_deferred(storage, *args, **kwargs):
-        if not _C.is_deferring() or storage._untyped_storage.device.type == "meta":
-            return rebuild(storage, *args, **kwargs)
+    @functools.wraps(create)
+    def create_fake(source, *args, **kwargs):
+        storage = getattr(source, "_untyped_storage", source) if is_wanted() else None
+        if not isinstance(storage, torch.UntypedStorage) or storage.device.type == "meta":
+            return create(source, *args, **kwargs)
         with unfake():
-            real = rebuild(storage, *args, **kwargs)
+            real = create(source, *args, **kwargs)
         return _fake_on(real, None)
 
-    return rebuild_deferred
-
-
-def _from_storage(asarray):
-    """Wraps torch.asarray, by which safetensors.safe_open creates tensors."""
-
-    @functools.wraps(asarray)
-    def asarray_of(obj, *args, **kwargs):
-        if not _C.is_active() or not isinstance(obj, torch.UntypedStorage) or obj.device.type == "meta":
-            return asarray(obj, *args, **kwargs)
-        with unfake():
-            real = asarray(obj, *args, **kwargs)
-        return _fake_on(real, None)
-
-    return asarray_of
+    return create_fake
 
 
 def _checking(load_state_dict):

@@ -62,9 +62,9 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
       const node = selection.id;
       if (node >= graph.nodeCount) return DARK;
       return {
+        ...DARK,
         node: (n) => n === node,
         storage: (s) => graph.storageBorn()[s] === node,
-        cluster: () => false,
         module: graph.moduleOf()[node],
         operator: graph.op(node),
       };
@@ -74,9 +74,9 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
       if (storage >= graph.storageCount) return DARK;
       const maker = graph.storageBorn()[storage];
       return {
+        ...DARK,
         node: (n) => n === maker,
         storage: (s) => s === storage,
-        cluster: () => false,
         module: maker === NONE ? NONE : graph.moduleOf()[maker],
         operator: maker === NONE ? '' : graph.op(maker),
       };
@@ -86,11 +86,11 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
       if (module >= graph.moduleCount) return DARK;
       const inside = memo(graph.moduleCount, (m) => graph.isInModule(m, module));
       return {
+        ...DARK,
         node: (n) => inside(graph.moduleOf()[n]),
         storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.moduleOf()[graph.storageBorn()[s]]),
         cluster: (c) => graph.clusterModule()[c] === module,
         module,
-        operator: '',
       };
     }
     case 'cluster': {
@@ -104,20 +104,19 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
         }
       });
       return {
+        ...DARK,
         node: (n) => inside(graph.clusterOf()[n]),
         storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.clusterOf()[graph.storageBorn()[s]]),
         cluster: (c) => c === cluster,
         module: graph.clusterModule()[cluster],
-        operator: '',
       };
     }
     case 'operator': {
       const op = selection.id;
       return {
+        ...DARK,
         node: (n) => graph.op(n) === op,
         storage: (s) => graph.storageBorn()[s] !== NONE && graph.op(graph.storageBorn()[s]) === op,
-        cluster: () => false,
-        module: NONE,
         operator: op,
       };
     }

@@ -414,7 +414,7 @@ class Builder {
         }
         found.set(key, { from, to, kind, count: 1, bytes: bytesOf, value });
         if (kind === EdgeKind.nextCopy) continue;
-        const [a, b] = this.siblingsOf(from, to);
+        const [a, b] = siblingsOf(items, from, to);
         if (a === b) continue;
         const container = items[a].parent;
         let edges = between.get(container);
@@ -427,10 +427,6 @@ class Builder {
       siblings.set(container, [...edges].map(([key, weight]) => ({ from: Math.floor(key / size), to: key % size, weight })));
     }
     return { edges: [...found.values()], siblings };
-  }
-
-  private siblingsOf(a: number, b: number): [number, number] {
-    return siblingsOf(this.items, a, b);
   }
 
   // For a part of the graph: the number of omitted neighbors of each node, in gray.

@@ -1,17 +1,12 @@
 // A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution.
 // Regions of composites and checkpoints become clusters inside those of modules, numbered after them, so that open
 // clusters stay open. Everything else is the same graph.
-import { grouped, NONE, type Cluster, type Graph, type Lists } from './graph';
+import { childrenBy, grouped, lazy, NONE, type Cluster, type Graph, type Lists } from './graph';
 
 interface Extra {
   of: Uint32Array; // cluster of every node
   parent: Uint32Array;
   names: string[]; // of the clusters after those of modules
-}
-
-function once<T>(make: () => T): () => T {
-  let known: { value: T } | undefined;
-  return () => (known ??= { value: make() }).value;
 }
 
 function extraOf(graph: Graph): Extra {
@@ -48,36 +43,31 @@ const derived = new WeakMap<Graph, Graph>();
 export function withComposites(base: Graph): Graph {
   const known = derived.get(base);
   if (known) return known;
-  const extra = once(() => extraOf(base));
+  const extra = lazy(() => extraOf(base));
   const modules = base.clusterCount;
-  const size = once(() => extra().parent.length);
+  const size = lazy(() => extra().parent.length);
   const longer = <T extends Uint32Array | Int32Array>(array: T, fill: number): T => {
     const out = new (array.constructor as new (length: number) => T)(size());
     out.fill(fill);
     out.set(array);
     return out;
   };
-  const children = once(() => {
-    const parent = Int32Array.from(extra().parent);
-    if (parent.length > 0) parent[0] = NONE;
-    return grouped(parent.length, parent, (k) => k);
-  });
   const graph = Object.create(base) as Graph;
   const own: Partial<Record<keyof Graph, unknown>> = {
     clusterOf: () => extra().of,
     clusterParent: () => extra().parent,
-    clusterStandsFor: once(() => longer(base.clusterStandsFor(), NONE)),
-    clusterRepeats: once(() => longer(base.clusterRepeats(), 1)),
-    clusterModule: once(() => longer(base.clusterModule(), NONE)),
-    clusterPhase: once(() => {
+    clusterStandsFor: lazy(() => longer(base.clusterStandsFor(), NONE)),
+    clusterRepeats: lazy(() => longer(base.clusterRepeats(), 1)),
+    clusterModule: lazy(() => longer(base.clusterModule(), NONE)),
+    clusterPhase: lazy(() => {
       const out = longer(base.clusterPhase(), 0);
       for (let c = modules; c < out.length; ++c) out[c] = out[extra().parent[c]];
       return out;
     }),
     isPhaseCluster: (c: number) => c < modules && base.isPhaseCluster(c),
-    clusterChildren: children,
-    clusterNodes: once((): Lists => grouped(size(), extra().of, (k) => k)),
-    clusterTotals: once(() => base.totalsBy(extra().of, extra().parent)),
+    clusterChildren: lazy(() => childrenBy(extra().parent)),
+    clusterNodes: lazy((): Lists => grouped(size(), extra().of, (k) => k)),
+    clusterTotals: lazy(() => base.totalsBy(extra().of, extra().parent)),
     cluster: (c: number): Cluster =>
       c < modules
         ? base.cluster(c)

@@ -159,33 +159,24 @@ export class Container {
 
   // Numbers below 2^32. Decoded on first use.
   ints(name: string): Uint32Array {
-    const found = this.known.get(name);
-    if (found) return found as Uint32Array;
-    const array = new Uint32Array(this.entry(name).count);
-    this.fill(name, array);
-    return array;
+    return this.decoded(name, Uint32Array);
   }
 
   // Numbers below 2^53.
   wide(name: string): Float64Array {
-    const found = this.known.get(name);
-    if (found) return found as Float64Array;
-    const array = new Float64Array(this.entry(name).count);
-    this.fill(name, array);
-    return array;
+    return this.decoded(name, Float64Array);
   }
 
-  private entry(name: string): ColumnEntry {
+  private decoded<T extends Uint32Array | Float64Array>(name: string, kind: new (count: number) => T): T {
+    const found = this.known.get(name);
+    if (found) return found as T;
     const column = this.columns.get(name);
     if (!column) throw new Error(`the page data has no column ${name}`);
-    return column;
-  }
-
-  private fill(name: string, array: Uint32Array | Float64Array): void {
-    const column = this.entry(name);
+    const array = new kind(column.count);
     const at = this.base + column.at;
     decode(this.bytes, at, at + column.bytes, column.count, column.code === 'd', array);
     this.known.set(name, array);
+    return array;
   }
 }
 

@@ -5,7 +5,7 @@ import { bytes, flops, plain, seconds } from './units';
 
 export const NONE = -1;
 
-function lazy<T>(make: () => T): () => T {
+export function lazy<T>(make: () => T): () => T {
   let known: { value: T } | undefined;
   return () => (known ??= { value: make() }).value;
 }
@@ -33,10 +33,13 @@ export function grouped(size: number, of: { length: number; [k: number]: number 
   return { start, items };
 }
 
+// The children of each item; the first item is the root.
+export function childrenBy(parent: Uint32Array): Lists {
+  return grouped(parent.length, Int32Array.from(parent).fill(NONE, 0, 1), (k) => k);
+}
+
 function minusOne(array: Uint32Array): Int32Array {
-  const out = new Int32Array(array.length);
-  for (let i = 0; i < array.length; ++i) out[i] = array[i] - 1;
-  return out;
+  return new Int32Array(array).map((number) => number - 1);
 }
 
 export interface Cluster {
@@ -92,13 +95,9 @@ export class Graph {
   readonly different = lazy(() =>
     this.data.has('node.different') ? this.data.ints('node.different') : new Uint32Array(this.nodeCount),
   );
-  readonly seconds = lazy(() => {
-    const out = new Float64Array(this.nodeCount);
-    if (!this.hasTime) return out;
-    const picoseconds = this.data.wide('node.picoseconds');
-    for (let i = 0; i < out.length; ++i) out[i] = picoseconds[i] * 1e-12;
-    return out;
-  });
+  readonly seconds = lazy(() =>
+    this.hasTime ? this.data.wide('node.picoseconds').map((time) => time * 1e-12) : new Float64Array(this.nodeCount),
+  );
   // Given amounts by node; empty if kinds or no values were given.
   readonly given = lazy(() => {
     const out = new Float64Array(this.nodeCount);
@@ -128,20 +127,10 @@ export class Graph {
     return this.hasTime ? this.data.ints('node.bound')[node] : 0;
   }
   // The forward node that a backward node differentiates, or NONE.
-  readonly forward = lazy(() => {
-    const back = this.data.ints('node.forward');
-    const out = new Int32Array(back.length);
-    for (let i = 0; i < back.length; ++i) out[i] = back[i] === 0 ? NONE : i - back[i];
-    return out;
-  });
+  readonly forward = lazy(() => new Int32Array(this.data.ints('node.forward')).map((back, i) => (back === 0 ? NONE : i - back)));
   readonly backwards = lazy(() => grouped(this.nodeCount, this.forward(), (k) => k));
   // The node drawn in this one's place where layers are folded.
-  readonly standIn = lazy(() => {
-    const back = this.data.ints('node.stand_in');
-    const out = new Uint32Array(back.length);
-    for (let i = 0; i < back.length; ++i) out[i] = i - back[i];
-    return out;
-  });
+  readonly standIn = lazy(() => this.data.ints('node.stand_in').map((back, i) => i - back));
 
   target(node: number): TargetInfo {
     return this.header.targets[this.targets()[node]];
@@ -189,16 +178,7 @@ export class Graph {
   readonly outputStart = lazy(() => starts(this.data.ints('node.outputs')));
   readonly inputStart = lazy(() => starts(this.data.ints('node.inputs')));
   readonly savedStart = lazy(() => starts(this.data.ints('node.saved')));
-  readonly inputValue = lazy(() => {
-    const back = this.data.ints('input.value');
-    const start = this.inputStart();
-    const first = this.outputStart();
-    const out = new Uint32Array(back.length);
-    for (let i = 0; i < this.nodeCount; ++i) {
-      for (let k = start[i]; k < start[i + 1]; ++k) out[k] = first[i] - 1 - back[k];
-    }
-    return out;
-  });
+  readonly inputValue = lazy(() => this.valuesBefore('input.value', this.inputStart(), this.outputStart()));
   private readonly places = lazy(() => this.data.ints('input.place'));
   // Position among the schema's arguments; true if the call writes it.
   inputPlace(k: number): number {
@@ -207,16 +187,15 @@ export class Graph {
   inputWritten(k: number): boolean {
     return (this.places()[k] & 1) === 1;
   }
-  readonly savedValue = lazy(() => {
-    const back = this.data.ints('saved.value');
-    const start = this.savedStart();
-    const first = this.outputStart();
-    const out = new Uint32Array(back.length);
+  readonly savedValue = lazy(() => this.valuesBefore('saved.value', this.savedStart(), this.outputStart().subarray(1)));
+  // Decodes values, each by its distance from the value before the node's `end`.
+  private valuesBefore(name: string, start: Uint32Array, end: Uint32Array): Uint32Array {
+    const out = this.data.ints(name).slice();
     for (let i = 0; i < this.nodeCount; ++i) {
-      for (let k = start[i]; k < start[i + 1]; ++k) out[k] = first[i + 1] - 1 - back[k];
+      for (let k = start[i]; k < start[i + 1]; ++k) out[k] = end[i] - 1 - out[k];
     }
     return out;
-  });
+  }
   savedRole(k: number): string {
     return ['argument', 'result', 'internal'][this.data.ints('saved.role')[k]] ?? '';
   }
@@ -299,13 +278,9 @@ export class Graph {
   readonly storageExisted = lazy(() => this.data.ints('storage.existed'));
   readonly storageValue = lazy(() => minusOne(this.data.ints('storage.value')));
   // Offset in the static plan's arena; NONE if it is not in the plan.
-  readonly storagePlace = lazy(() => {
-    if (!this.data.has('storage.place')) return undefined;
-    const place = this.data.wide('storage.place');
-    const out = new Float64Array(place.length);
-    for (let i = 0; i < out.length; ++i) out[i] = place[i] - 1;
-    return out;
-  });
+  readonly storagePlace = lazy(() =>
+    this.data.has('storage.place') ? this.data.wide('storage.place').map((place) => place - 1) : undefined,
+  );
   deviceOfStorage(storage: number): string {
     return this.header.devices[this.data.ints('storage.device')[storage]] ?? '';
   }
@@ -379,11 +354,7 @@ export class Graph {
     return this.moduleParent().length;
   }
   readonly moduleParent = lazy(() => this.data.ints('module.parent'));
-  readonly moduleChildren = lazy(() => {
-    const parent = Int32Array.from(this.moduleParent());
-    if (parent.length > 0) parent[0] = NONE;
-    return grouped(parent.length, parent, (k) => k);
-  });
+  readonly moduleChildren = lazy(() => childrenBy(this.moduleParent()));
   private readonly paths = new Map<number, string>();
   modulePath(module: number): string {
     const known = this.paths.get(module);
@@ -499,11 +470,7 @@ export class Graph {
     }
     return out;
   });
-  readonly clusterChildren = lazy(() => {
-    const parent = Int32Array.from(this.clusterParent());
-    if (parent.length > 0) parent[0] = NONE;
-    return grouped(parent.length, parent, (k) => k);
-  });
+  readonly clusterChildren = lazy(() => childrenBy(this.clusterParent()));
   readonly clusterNodes = lazy(() => grouped(this.clusterCount, this.clusterOf(), (k) => k));
   clusterPath(c: number): string {
     const names: string[] = [];

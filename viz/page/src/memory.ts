@@ -42,10 +42,14 @@ export function timelineOf(graph: Graph, device: string): Timeline {
 // Storages alive at a step, largest first.
 export function aliveAt(graph: Graph, device: string, step: number): number[] {
   const { first, last } = graph.lives();
+  return largestFirst(graph, device, (s) => first[s] <= step && step <= last[s]);
+}
+
+function largestFirst(graph: Graph, device: string, wanted: (storage: number) => boolean): number[] {
   const bytes = graph.storageBytes();
   const found: number[] = [];
   for (let s = 0; s < graph.storageCount; ++s) {
-    if (first[s] <= step && step <= last[s] && bytes[s] > 0 && graph.deviceOfStorage(s) === device) found.push(s);
+    if (wanted(s) && bytes[s] > 0 && graph.deviceOfStorage(s) === device) found.push(s);
   }
   return found.sort((a, b) => bytes[b] - bytes[a] || a - b);
 }
@@ -73,11 +77,7 @@ const MOST_BLOCKS = 30000;
 export function blocksOf(graph: Graph, device: string): Blocks {
   const { first, last } = graph.lives();
   const bytes = graph.storageBytes();
-  const all: number[] = [];
-  for (let s = 0; s < graph.storageCount; ++s) {
-    if (bytes[s] > 0 && graph.deviceOfStorage(s) === device) all.push(s);
-  }
-  all.sort((a, b) => bytes[b] - bytes[a] || a - b);
+  const all = largestFirst(graph, device, () => true);
   const place = graph.storagePlace();
   const planned = place !== undefined && all.every((s) => place[s] >= 0);
   const most = planned ? MOST_BLOCKS : 1500;

@@ -1,29 +1,19 @@
 // Formatting of numbers, in the same units as the tool, and of names.
 
+// Divides a value by powers of `step` until it is below one, or the units end.
+function scaled(value: number, step: number, units: readonly string[]): string {
+  let unit = 0;
+  for (value /= step; Math.abs(value) >= step && unit < units.length - 1; ++unit) value /= step;
+  return `${value.toFixed(2)} ${units[unit]}`;
+}
+
 export function bytes(value: number): string {
-  const sign = value < 0 ? '-' : '';
-  let size = Math.abs(value);
-  if (size < 1024) return `${sign}${size.toFixed(0)} B`;
-  const units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-  let unit = -1;
-  while (size >= 1024 && unit < units.length - 1) {
-    size /= 1024;
-    ++unit;
-  }
-  return `${sign}${size.toFixed(2)} ${units[unit]}`;
+  return Math.abs(value) < 1024 ? `${value.toFixed(0)} B` : scaled(value, 1024, ['KiB', 'MiB', 'GiB', 'TiB', 'PiB']);
 }
 
 export function count(value: number): string {
-  const sign = value < 0 ? '-' : '';
-  let size = Math.abs(value);
-  if (size < 1000) return sign + (Number.isInteger(size) ? String(size) : size.toPrecision(3));
-  const units = ['K', 'M', 'G', 'T', 'P', 'E'];
-  let unit = -1;
-  while (size >= 1000 && unit < units.length - 1) {
-    size /= 1000;
-    ++unit;
-  }
-  return `${sign}${size.toFixed(2)} ${units[unit]}`;
+  if (Math.abs(value) >= 1000) return scaled(value, 1000, ['K', 'M', 'G', 'T', 'P', 'E']);
+  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
 }
 
 // A number without a unit.
