@@ -16,6 +16,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 

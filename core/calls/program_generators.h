@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "core/calls/functions.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {

@@ -439,11 +439,8 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
 // ---- Tensors to values
 
 bool Recorder::matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const {
-  const auto equal = [](std::span<const int64_t> a, c10::IntArrayRef b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
-  };
   return value.offset == fake.storage_offset() && value.dtype == fake.dtype().toScalarType() &&
-         equal(graph_.sizes(id), fake.sizes()) && equal(graph_.strides(id), fake.strides()) &&
+         std::ranges::equal(graph_.sizes(id), fake.sizes()) && std::ranges::equal(graph_.strides(id), fake.strides()) &&
          value.storage == find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
 }
 

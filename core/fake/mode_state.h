@@ -7,9 +7,11 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/fake/call_observer.h"
 #include "core/fake/data_dependent_values.h"

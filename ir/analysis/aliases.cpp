@@ -128,10 +128,6 @@ bool apart_modulo_strides(const Lattice& a, const Lattice& b) {
   return distance >= a.run && distance + b.run <= step;
 }
 
-bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
-
 }  // namespace
 
 int64_t StridedView::numel() const {
@@ -153,13 +149,13 @@ StridedView view_of(const Graph& graph, ValueId id) {
 }
 
 bool same_geometry(const StridedView& a, const StridedView& b) {
-  return a.itemsize == b.itemsize && a.offset == b.offset && same_numbers(a.sizes, b.sizes) &&
-         same_numbers(a.strides, b.strides);
+  return a.itemsize == b.itemsize && a.offset == b.offset && std::ranges::equal(a.sizes, b.sizes) &&
+         std::ranges::equal(a.strides, b.strides);
 }
 
 // Strides of dimensions of size 1 do not matter, since they reach no element.
 bool same_elements(const StridedView& a, const StridedView& b) {
-  if (a.itemsize != b.itemsize || a.offset != b.offset || !same_numbers(a.sizes, b.sizes)) return false;
+  if (a.itemsize != b.itemsize || a.offset != b.offset || !std::ranges::equal(a.sizes, b.sizes)) return false;
   for (size_t i = 0; i < a.sizes.size(); ++i) {
     if (a.sizes[i] > 1 && a.strides[i] != b.strides[i]) return false;
   }

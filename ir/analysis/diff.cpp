@@ -17,11 +17,6 @@ namespace shadowgraph {
 
 namespace {
 
-template <class T>
-bool same_span(std::span<const T> a, std::span<const T> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
-
 class Comparison {
  public:
   Comparison(const Graph& a, const Graph& b)
@@ -88,8 +83,8 @@ class Comparison {
     if (x.kind != y.kind) return false;
     if (x.kind != ValueKind::kTensor) return true;
     return x.dtype == y.dtype && x.layout == y.layout && x.device() == y.device() &&
-           x.requires_grad == y.requires_grad && same_span(a_.sizes(a), b_.sizes(b)) &&
-           same_span(a_.strides(a), b_.strides(b)) && same_number(x.storage, y.storage) &&
+           x.requires_grad == y.requires_grad && std::ranges::equal(a_.sizes(a), b_.sizes(b)) &&
+           std::ranges::equal(a_.strides(a), b_.strides(b)) && same_number(x.storage, y.storage) &&
            x.storage.valid() == y.storage.valid() && x.offset == y.offset;
   }
 
@@ -140,7 +135,7 @@ class Comparison {
       return x.kind == y.kind && same_number(x.value, y.value) && x.dimension == y.dimension &&
              x.observed == y.observed;
     };
-    if (!std::equal(a_.guards.begin(), a_.guards.end(), b_.guards.begin(), b_.guards.end(), same_dependency)) {
+    if (!std::ranges::equal(a_.guards, b_.guards, same_dependency)) {
       return "the guards differ";
     }
     return std::nullopt;
@@ -161,12 +156,10 @@ class Comparison {
     if (x.flags != y.flags) return "its modes";
     if (!same_number(x.forward, y.forward)) return "its forward node";
     if (!same_text(x.source, y.source)) return "its source line";
-    const auto saved_a = a_.saved(a);
-    const auto saved_b = b_.saved(b);
     const auto same_saved = [&](const SavedTensor& p, const SavedTensor& q) {
       return p.role == q.role && p.index == q.index && same_number(p.value, q.value);
     };
-    if (!std::equal(saved_a.begin(), saved_a.end(), saved_b.begin(), saved_b.end(), same_saved)) {
+    if (!std::ranges::equal(a_.saved(a), b_.saved(b), same_saved)) {
       return "its saved tensors";
     }
     if (a_.has_notes(a) || b_.has_notes(b)) {
@@ -175,10 +168,8 @@ class Comparison {
       b_.for_each_note(b, [&](std::string_view key, std::string_view value) { notes_b.emplace_back(key, value); });
       if (notes_a != notes_b) return "its notes";
     }
-    const auto frees_a = a_.frees(a);
-    const auto frees_b = b_.frees(b);
     const auto same_storage = [&](StorageId p, StorageId q) { return same_number(p, q); };
-    if (!std::equal(frees_a.begin(), frees_a.end(), frees_b.begin(), frees_b.end(), same_storage)) {
+    if (!std::ranges::equal(a_.frees(a), b_.frees(b), same_storage)) {
       return "the storages freed after it";
     }
     return nullptr;

@@ -9,6 +9,7 @@
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
@@ -210,8 +211,7 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
   if (a.kind != b.kind)
     refuse("the value given for this placeholder is a scalar where a tensor is expected, or the reverse");
   if (a.kind != ValueKind::kTensor) return;
-  const auto same = [](auto x, auto y) { return std::equal(x.begin(), x.end(), y.begin(), y.end()); };
-  if (a.dtype != b.dtype || a.device() != b.device() || !same(piece.sizes(formal), into.sizes(actual))) {
+  if (a.dtype != b.dtype || a.device() != b.device() || !std::ranges::equal(piece.sizes(formal), into.sizes(actual))) {
     refuse("the value given for this placeholder, " + type_text(into, actual) + ", has another dtype, device or shape");
   }
   if (!a.storage.valid()) return;
@@ -221,7 +221,7 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
                           // separately.
                           [&](ValueId v) { views = views || !piece.is_placeholder(piece.value(v).producer); });
   if (!views) return;
-  if (!same(piece.strides(formal), into.strides(actual))) {
+  if (!std::ranges::equal(piece.strides(formal), into.strides(actual))) {
     refuse("the value given for this placeholder has other strides, and the piece makes views of it");
   }
   if (!b.storage.valid())

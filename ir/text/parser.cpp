@@ -26,6 +26,7 @@
 #include "ir/text/words.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 #include "support/text.h"
 

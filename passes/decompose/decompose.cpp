@@ -32,8 +32,6 @@ struct Declined {
   std::string why;
 };
 
-bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
-
 }  // namespace
 
 void decline(const std::string& why) { throw Declined{why}; }
@@ -145,13 +143,13 @@ at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs,
   at::Tensor tensor = pairs[i].made;
   // Users were recorded for this dtype and these strides.
   if (tensor.scalar_type() != graph_.value(recorded).dtype) tensor = tensor.to(graph_.value(recorded).dtype);
-  if (!same(graph_.sizes(recorded), tensor.sizes())) {
+  if (!std::ranges::equal(graph_.sizes(recorded), tensor.sizes())) {
     throw Error("the decomposition of " + graph_.target(node).name() + " returns sizes " + c10::str(tensor.sizes()) +
                 " for result " + std::to_string(i) + " of " + to_text(graph_, node));
   }
   if (aliases) return tensor;
   const auto strides = graph_.strides(recorded);
-  if (!same(strides, tensor.strides())) {
+  if (!std::ranges::equal(strides, tensor.strides())) {
     const at::Tensor laid_out =
         at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
     return laid_out.copy_(tensor);

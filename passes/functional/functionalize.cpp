@@ -42,10 +42,6 @@ namespace shadowgraph {
 
 namespace {
 
-bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
-
 // Returns whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from
 // the image in one step.
 bool is_absolute(const Target& target) {
@@ -295,7 +291,7 @@ class StorageImages {
           }
           // resize_, or an `out=` tensor that was resized.
           if (!facts.written.empty() && old_.value(v).storage.valid() && !is_absolute(old_.target(n)) &&
-              !same_numbers(old_.sizes(v), old_.sizes(source)) && facts.is_out_variant) {
+              !std::ranges::equal(old_.sizes(v), old_.sizes(source)) && facts.is_out_variant) {
             images_[old_.value(v).storage.index].resized = true;
           }
         });
@@ -338,8 +334,8 @@ class StorageImages {
     const Value& a = old_.value(id);
     const Value& b = new_.value(image.base);
     return a.dtype == b.dtype && a.offset == b.offset && bits_[id] == 0 &&
-           same_numbers(old_.sizes(id), new_.sizes(image.base)) &&
-           same_numbers(old_.strides(id), new_.strides(image.base));
+           std::ranges::equal(old_.sizes(id), new_.sizes(image.base)) &&
+           std::ranges::equal(old_.strides(id), new_.strides(image.base));
   }
 
   // Recreates the program's view `id` from the current value of its source. This keeps the graph readable.

@@ -22,6 +22,7 @@
 #include <map>
 #include <string>
 
+#include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/pass.h"
 

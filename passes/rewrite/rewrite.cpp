@@ -434,12 +434,11 @@ class Rewriter {
   }
 
   void check(ValueId old_value, ValueId new_value) const {
-    const auto same = [](auto a, auto b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
     const Value& a = graph_.value(old_value);
     const Value& b = graph_.value(new_value);
     if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
-        (a.kind == ValueKind::kTensor && !(same(graph_.sizes(old_value), graph_.sizes(new_value)) &&
-                                           same(graph_.strides(old_value), graph_.strides(new_value))))) {
+        (a.kind == ValueKind::kTensor && !(std::ranges::equal(graph_.sizes(old_value), graph_.sizes(new_value)) &&
+                                           std::ranges::equal(graph_.strides(old_value), graph_.strides(new_value))))) {
       throw Refusal{fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
                                 type_text(graph_, new_value), type_text(graph_, old_value))};
     }

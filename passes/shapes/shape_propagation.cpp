@@ -54,9 +54,6 @@ std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering&
 
 std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
-// A run keeps every fake tensor alive, so sizes before an in-place change remain available.
-bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
-
 }  // namespace
 
 InputGeometry InputGeometry::of(const at::Tensor& tensor) {
@@ -286,7 +283,8 @@ class ShapeRun {
     }
     const bool as_recorded = input.dtype == value.dtype && input.offset == value.offset &&
                              // An unchanged input keeps its storage, which preserves aliases among inputs.
-                             same(graph_.sizes(id), input.sizes) && same(graph_.strides(id), strides);
+                             std::ranges::equal(graph_.sizes(id), input.sizes) &&
+                             std::ranges::equal(graph_.strides(id), strides);
     if (as_recorded && device == value.device()) {
       keep_recorded(id);
       return;
@@ -336,7 +334,8 @@ class ShapeRun {
     }
     const at::Tensor& fake = out_.tensors_[source];
     // If no value gives the new geometry, the recorded one is only valid if the source is unchanged.
-    if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
+    if (!std::ranges::equal(graph_.sizes(source), fake.sizes()) ||
+        !std::ranges::equal(graph_.strides(source), fake.strides())) {
       fail(node, "this alias has no operator that gives its new geometry, and the aliased tensor has changed");
     }
     const Value& value = graph_.value(id);
@@ -472,7 +471,7 @@ class ShapeRun {
       if (guard.kind == Guard::Kind::kSize && wrapped < before.size() && wrapped < now.size() &&
           before[wrapped] != now[wrapped]) {
         read = c10::str("size ", wrapped, " = ", guard.observed, ", now ", now[wrapped]);
-      } else if (guard.kind == Guard::Kind::kSizes && !same(before, now)) {
+      } else if (guard.kind == Guard::Kind::kSizes && !std::ranges::equal(before, now)) {
         read = c10::str("sizes ", guard.observed, ", now ", now);
       } else if (guard.kind == Guard::Kind::kRank && before.size() != now.size()) {
         read = c10::str("rank ", guard.observed, ", now ", now.size());

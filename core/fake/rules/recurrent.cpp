@@ -466,35 +466,21 @@ ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool h
   return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
 }
 
-TwoTensors one_state(RnnMode mode, const char* name, const Tensor& input, const Tensor& hx, TensorList weights,
-                     bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
-                     bool batch_first) {
+constexpr const char* name_of(RnnMode mode) {
+  return mode == RnnMode::kGru ? "aten::gru" : mode == RnnMode::kTanh ? "aten::rnn_tanh" : "aten::rnn_relu";
+}
+
+template <RnnMode mode>
+TwoTensors one_state(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
+                     double dropout, bool train, bool bidirectional, bool batch_first) {
   if (!uses_cudnn(input)) {
     const auto r = decomposed(
-        name, {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
+        name_of(mode), {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
     return {r[0], r[1]};
   }
   const auto r =
       call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   return {std::get<0>(r), std::get<1>(r)};
-}
-
-TwoTensors gru(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
-               double dropout, bool train, bool bidirectional, bool batch_first) {
-  return one_state(RnnMode::kGru, "aten::gru", input, hx, weights, has_biases, num_layers, dropout, train,
-                   bidirectional, batch_first);
-}
-
-TwoTensors rnn_tanh(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
-                    double dropout, bool train, bool bidirectional, bool batch_first) {
-  return one_state(RnnMode::kTanh, "aten::rnn_tanh", input, hx, weights, has_biases, num_layers, dropout, train,
-                   bidirectional, batch_first);
-}
-
-TwoTensors rnn_relu(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
-                    double dropout, bool train, bool bidirectional, bool batch_first) {
-  return one_state(RnnMode::kRelu, "aten::rnn_relu", input, hx, weights, has_biases, num_layers, dropout, train,
-                   bidirectional, batch_first);
 }
 
 // ---- Packed sequences: the batch size of each step is known on the host
@@ -521,11 +507,9 @@ template <RnnMode mode>
 TwoTensors packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, TensorList weights, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional) {
   if (!uses_cudnn(data)) {
-    const char* const name = mode == RnnMode::kGru    ? "aten::gru"
-                             : mode == RnnMode::kTanh ? "aten::rnn_tanh"
-                                                      : "aten::rnn_relu";
     const auto r = decomposed(
-        name, {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional}, "data");
+        name_of(mode), {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional},
+        "data");
     return {r[0], r[1]};
   }
   const auto r = call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
@@ -551,9 +535,9 @@ void register_recurrent(RuleRegistry& registry) {
   registry.add_composite("aten::gru.data", &packed<RnnMode::kGru>);
   registry.add_composite("aten::rnn_tanh.data", &packed<RnnMode::kTanh>);
   registry.add_composite("aten::rnn_relu.data", &packed<RnnMode::kRelu>);
-  registry.add_composite("aten::gru.input", &gru);
-  registry.add_composite("aten::rnn_tanh.input", &rnn_tanh);
-  registry.add_composite("aten::rnn_relu.input", &rnn_relu);
+  registry.add_composite("aten::gru.input", &one_state<RnnMode::kGru>);
+  registry.add_composite("aten::rnn_tanh.input", &one_state<RnnMode::kTanh>);
+  registry.add_composite("aten::rnn_relu.input", &one_state<RnnMode::kRelu>);
 }
 
 }  // namespace shadowgraph::rules
