@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::cli {
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdio>
+
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "support/text.h"
 
 namespace shadowgraph::cli {

@@ -16,6 +16,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
+#include "shadowgraph/profile/communication.h"
 #include "support/files.h"
 
 namespace shadowgraph::cli {

@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/communication.h"

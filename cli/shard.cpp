@@ -16,7 +16,9 @@
 #include "cli/tool.h"
 #include "cli/verbs.h"
 #include "shadowgraph/draw/draw.h"
+#include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/solver.h"
 #include "support/files.h"
 
 namespace shadowgraph::cli {

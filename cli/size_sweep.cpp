@@ -4,12 +4,15 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <cmath>
+#include <cstdio>
 
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
 #include "support/text.h"
 

@@ -18,6 +18,7 @@
 #include "cli/tool.h"
 #include "models/program.h"
 #include "models/registry.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/exported_program.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"

@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "cli/output.h"

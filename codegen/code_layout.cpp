@@ -18,6 +18,7 @@
 #include "core/calls/functions.h"
 #include "core/replay/replay_program.h"
 #include "ir/analysis/identity.h"
+#include "ir/text/tensor_bytes.h"
 #include "shadowgraph/codegen/codegen.h"
 
 namespace shadowgraph {

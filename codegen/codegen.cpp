@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fnmatch.h>
 
+#include "ir/text/words.h"
 #include "shadowgraph/graph/text.h"
 #include "support/files.h"
 #include "support/text.h"

@@ -1,3 +1,4 @@
+#include <array>
 #include <string_view>
 #include <vector>
 

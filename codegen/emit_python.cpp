@@ -20,6 +20,7 @@
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/codegen/codegen.h"
+#include "shadowgraph/export.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/target.h"
 #include "support/text.h"

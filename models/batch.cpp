@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <stdexcept>
+#include <string>
 
 namespace shadowgraph::models {
 

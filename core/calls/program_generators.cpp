@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 
 #include <charconv>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 

@@ -1,5 +1,7 @@
 #include "core/capture/storage_identity.h"
 
+#include <mutex>
+
 #include "core/fake/storage_context.h"
 
 namespace shadowgraph {

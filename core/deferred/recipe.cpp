@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 #include <queue>
+#include <unordered_map>
 #include <utility>
 
 #include "core/fake/known_contents.h"

@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

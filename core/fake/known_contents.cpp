@@ -13,6 +13,8 @@
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/storage_context.h"
+#include "core/fake/thread_state.h"
 #include "core/libtorch/write_hook.h"
 
 namespace shadowgraph {

@@ -6,13 +6,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
 #include <string>
 
+#include "core/fake/mode_state.h"
 #include "core/fake/storage_context.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/attention_kernel.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

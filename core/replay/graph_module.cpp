@@ -4,6 +4,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <unordered_set>

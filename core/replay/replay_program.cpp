@@ -9,7 +9,9 @@
 #include "ir/operators/operator_name.h"
 #include "ir/operators/schema_changes.h"
 #include "shadowgraph/capture/functions.h"
+#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 

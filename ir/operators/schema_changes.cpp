@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
+#include <string>
 
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/libtorch.h"

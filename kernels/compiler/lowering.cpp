@@ -23,8 +23,10 @@
 #include <optional>
 #include <span>
 #include <tuple>
+#include <vector>
 
 #include "kernels/compiler/operator_table.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <string>
 #include <unordered_map>
 
 #include "ir/operators/operator_facts.h"

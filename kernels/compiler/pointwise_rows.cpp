@@ -1,3 +1,4 @@
+#include <limits>
 #include <numbers>
 
 #include "kernels/compiler/operator_table.h"

@@ -6,6 +6,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
 

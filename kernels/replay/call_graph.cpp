@@ -5,6 +5,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 

@@ -10,6 +10,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "shadowgraph/kernels/program.h"
+
 namespace shadowgraph {
 bool KernelBackend::launch(KernelFunction kernel, const KernelLaunch& launch) const {
   int64_t wrong = 0;

@@ -15,8 +15,10 @@
 #include <c10/core/MemoryFormat.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fnmatch.h>
 #include <limits>
+#include <map>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -26,6 +28,7 @@
 #include "ir/edit/bulk_edits.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/recompute.h"

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fnmatch.h>
+#include <optional>
 
 #include "ir/edit/bulk_edits.h"
 #include "passes/recompute/forward_checkpoints.h"

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "core/calls/functions.h"
+#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
 

@@ -1,6 +1,7 @@
 #include "passes/recompute/regions.h"
 
 #include <unordered_map>
+#include <vector>
 
 #include "ir/records.h"
 

@@ -9,7 +9,9 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <vector>
 
+#include "core/capture/exported/program.h"
 #include "core/capture/exported/symbolic_size.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/error_text.h"

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/storage_context.h"

@@ -1,15 +1,18 @@
 #include "core/fake/dispatch/operator_info.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 
 #include <array>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "core/fake/dispatch/run_on_meta.h"
+#include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"

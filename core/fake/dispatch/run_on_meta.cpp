@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
@@ -9,7 +10,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "core/fake/fake_tensor_impl.h"
@@ -18,6 +21,7 @@
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_cudnn_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
