@@ -8,8 +8,6 @@
 #include <cstdlib>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "support/text.h"
 
 namespace shadowgraph::cli {
