@@ -11,6 +11,7 @@ All analyses run on that graph.
 """
 
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _sys.argv[:1] == ["-m"] and "shadowgraph" in _sys.orig_argv:  # `python -m shadowgraph`, before its __main__
     from _shadowgraph_tool import exit_on_interrupt as _exit_on_interrupt
@@ -113,3 +114,17 @@ setattr(Graph, "to_fx", to_fx)  # noqa: B010
 setattr(Graph, "propagate", propagate)  # noqa: B010
 
 __all__ = [name for name in dir() if not name.startswith("_")]
+
+# Names of other tools (docs/coming-from.md).
+_NAMES_ELSEWHERE = {
+    "FakeTensorMode": "sg.fake(device)", "ShapeProp": "graph.propagate(x)", "fake_mode": "sg.fake(device)",
+    "fakeify": "mode.fakeify(module)", "make_fx": "sg.capture(module, inputs)", "meta_like": 't.to("meta")',
+    "register_shape_impl": "sg.register_rule", "symbolic_profile": "sg.profile(module, inputs)",
+    "symbolic_trace": "sg.capture(module, inputs)",
+}  # fmt: skip
+
+if not _TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name):
+        hint = f"; use {_NAMES_ELSEWHERE[name]} (docs/coming-from.md)" if name in _NAMES_ELSEWHERE else ""
+        raise AttributeError(f"module 'shadowgraph' has no attribute '{name}'{hint}")

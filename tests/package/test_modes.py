@@ -1,5 +1,7 @@
 """Queries of fake modes: the mode of a tensor, known contents, and fakes compared with a real run."""
 
+import re
+
 import pytest
 import torch
 from test_capture import Net
@@ -68,3 +70,10 @@ def test_what_differs_is_told():
     check = sg.CrossRefMode()
     with check, pytest.raises(sg.Error, match="already active"), check:
         pass
+
+
+def test_names_of_other_tools_are_explained():
+    for name, said in (("fake_mode", "sg.fake"), ("meta_like", 'to("meta")'), ("symbolic_trace", "sg.capture")):
+        with pytest.raises(AttributeError, match=re.escape(said)):
+            getattr(sg, name)
+    assert not hasattr(sg, "nothing_like_this")
