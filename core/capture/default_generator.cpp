@@ -20,10 +20,6 @@ constexpr uint32_t kMagic = 0x53476361U;
 
 std::atomic<bool> in_use{false};
 
-at::CPUGeneratorImpl& impl_of(const at::Generator& generator) {
-  return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-}
-
 at::Tensor state_of(const at::Generator& generator) {
   const RealCalls real;
   const std::lock_guard lock(impl_of(generator).mutex_);

@@ -5,15 +5,12 @@
 #include <mutex>
 
 namespace shadowgraph {
-namespace {
 
-constexpr int kForeignBlocks = 4096;  // of 624 words
+static constexpr int kForeignBlocks = 4096;  // of 624 words
 
 at::CPUGeneratorImpl& impl_of(const at::Generator& generator) {
   return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
 }
-
-}  // namespace
 
 RandomState RandomState::of(const at::Generator& generator) {
   at::CPUGeneratorImpl& impl = impl_of(generator);

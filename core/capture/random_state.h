@@ -7,7 +7,14 @@
 
 #include <optional>
 
+namespace at {
+struct CPUGeneratorImpl;
+}
+
 namespace shadowgraph {
+
+// `generator` must be of the CPU.
+at::CPUGeneratorImpl& impl_of(const at::Generator& generator);
 
 // The complete state of a CPU generator; 2.5 KB.
 struct RandomState {

@@ -91,7 +91,7 @@ Line measure(Sampler sample, at::ScalarType dtype) {
     const at::Generator generator = at::detail::createCPUGenerator(1);
     at::Tensor tensor = at::empty({n}, at::TensorOptions().dtype(dtype).device(at::kCPU));
     sample(tensor, generator);
-    const at::mt19937_data_pod after = impl_of(generator).engine().data();
+    const at::mt19937_data_pod after = RandomState::of(generator).engine;
     at::mt19937_data_pod engine = at::mt19937(1).data();
     for (uint64_t count = 0; count <= 8192; ++count) {
       if (engine.next_ == after.next_ && engine.left_ == after.left_ && engine.state_ == after.state_) return count;
