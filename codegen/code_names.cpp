@@ -62,8 +62,8 @@ std::string plain_identifier(std::string_view text) {
 
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
-  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. Names with
-  // these prefixes may be members of libc's structs that are macros.
+  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. Names
+  // with these prefixes may be members of libc structs, which are macros.
   const bool may_be_macro = std::islower(static_cast<unsigned char>(name[0])) == 0 || name.starts_with("st_") ||
                             name.starts_with("si_") || name.starts_with("sa_") || name.starts_with("sigev_");
   if (is_reserved(name) || may_be_macro) name += "_value";
