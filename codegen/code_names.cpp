@@ -28,7 +28,7 @@ bool is_reserved(const std::string& name) {
       "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual",
       "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "final", "override", "main", "errno", "assert",
       "int32_t", "int64_t", "uint8_t", "uint64_t", "size_t",
-      // macros of headers; those in capitals are excluded by identifier()
+      // macros of headers; others are excluded by Scope::take()
       "unix", "linux", "signals", "slots", "emit", "stdin", "stdout", "stderr", "sched_priority", "math_errhandling",
       // Python
       "print", "match", "type", "list", "dict", "tuple", "set", "map", "range", "len", "math", "self", "super", "str",
@@ -62,11 +62,7 @@ std::string plain_identifier(std::string_view text) {
 
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
-  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. Names
-  // with these prefixes may be members of libc structs, which are macros.
-  const bool may_be_macro = std::islower(static_cast<unsigned char>(name[0])) == 0 || name.starts_with("st_") ||
-                            name.starts_with("si_") || name.starts_with("sa_") || name.starts_with("sigev_");
-  if (is_reserved(name) || may_be_macro) name += "_value";
+  if (is_reserved(name)) name += "_value";
   // Functions of generated code start with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;
   return name;
@@ -87,7 +83,15 @@ std::string function_identifier(std::string_view class_name) {
   return identifier(snake);
 }
 
-std::string Scope::take(std::string_view wanted) { return take_identifier(identifier(wanted)); }
+std::string Scope::take(std::string_view wanted) {
+  std::string name = identifier(wanted);
+  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. Names with
+  // these prefixes may be members of libc structs, which are macros.
+  const bool may_be_macro = std::islower(static_cast<unsigned char>(name[0])) == 0 || name.starts_with("st_") ||
+                            name.starts_with("si_") || name.starts_with("sa_") || name.starts_with("sigev_");
+  if (may_be_macro && !name.ends_with("_value")) name += "_value";
+  return take_identifier(name);
+}
 
 // Counts per name, and skips numbers that are taken: x, x_2, x_3.
 std::string Scope::take_identifier(const std::string& base) {
