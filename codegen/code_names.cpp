@@ -85,8 +85,8 @@ std::string function_identifier(std::string_view class_name) {
 
 std::string Scope::take(std::string_view wanted) {
   std::string name = identifier(wanted);
-  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. Names with
-  // these prefixes may be members of libc structs, which are macros.
+  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. These
+  // prefixes may begin members of libc structs, which are macros.
   const bool may_be_macro = std::islower(static_cast<unsigned char>(name[0])) == 0 || name.starts_with("st_") ||
                             name.starts_with("si_") || name.starts_with("sa_") || name.starts_with("sigev_");
   if (may_be_macro && !name.ends_with("_value")) name += "_value";
