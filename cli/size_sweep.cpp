@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -14,6 +13,7 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
+#include "support/stopwatch.h"
 #include "support/text.h"
 
 namespace shadowgraph::cli {
@@ -27,14 +27,6 @@ struct Row {
   int64_t batch = 0;
   SizeCost cost;
   bool captured = false;
-};
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 class BatchProfile {

@@ -9,6 +9,7 @@
 #include <cctype>
 #include <unordered_set>
 
+#include "codegen/literals.h"
 #include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
@@ -25,13 +26,13 @@ bool is_reserved(const std::string& name) {
       "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "return", "short",
       "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
       "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual",
-      "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "final", "override", "main", "errno", "assert", "NULL",
-      "EOF", "NAN", "INFINITY", "unix", "linux", "signals", "slots", "emit", "stdin", "stdout", "stderr",
+      "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "final", "override", "main", "errno", "assert",
+      "int32_t", "int64_t", "uint8_t", "uint64_t", "size_t",
+      // macros of headers; others are excluded by Scope::take()
+      "unix", "linux", "signals", "slots", "emit", "stdin", "stdout", "stderr", "sched_priority", "math_errhandling",
       // Python
-      "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "finally", "from", "global",
-      "import", "in", "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list",
-      "dict", "tuple", "set", "map", "range", "len", "math", "self", "super", "str", "object", "bytearray", "complex",
-      "getattr", "os", "struct",
+      "print", "match", "type", "list", "dict", "tuple", "set", "map", "range", "len", "math", "self", "super", "str",
+      "object", "bytearray", "complex", "getattr", "os", "struct",
       // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
@@ -39,7 +40,7 @@ bool is_reserved(const std::string& name) {
       "seed_generator", "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors",
       "default_generator", "below_autograd", "grad_mode", "device", "result", "detail", "device_guard",
       "StatisticsOnce", "DrawFrom"};
-  return words.contains(name);
+  return words.contains(name) || python::is_keyword(name);
 }
 
 }  // namespace
@@ -61,9 +62,7 @@ std::string plain_identifier(std::string_view text) {
 
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
-  // Names without lowercase letters may be macros of headers (INT_MAX, M_PI, I) or constants of generated code.
-  const bool has_lower = std::ranges::any_of(name, [](unsigned char c) { return std::islower(c) != 0; });
-  if (is_reserved(name) || !has_lower) name += "_value";
+  if (is_reserved(name)) name += "_value";
   // Functions of generated code start with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;
   return name;
@@ -84,7 +83,15 @@ std::string function_identifier(std::string_view class_name) {
   return identifier(snake);
 }
 
-std::string Scope::take(std::string_view wanted) { return take_identifier(identifier(wanted)); }
+std::string Scope::take(std::string_view wanted) {
+  std::string name = identifier(wanted);
+  // Other first letters may begin macros of headers (INT_MAX, M_PIf, SYS_read) or constants of generated code. These
+  // prefixes may begin members of libc structs, which are macros.
+  const bool may_be_macro = std::islower(static_cast<unsigned char>(name[0])) == 0 || name.starts_with("st_") ||
+                            name.starts_with("si_") || name.starts_with("sa_") || name.starts_with("sigev_");
+  if (may_be_macro && !name.ends_with("_value")) name += "_value";
+  return take_identifier(name);
+}
 
 // Counts per name, and skips numbers that are taken: x, x_2, x_3.
 std::string Scope::take_identifier(const std::string& base) {

@@ -245,7 +245,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
   for (const fs::path& folder : folders) {
     // Left by processes that were killed.
     for (const fs::directory_entry& left : fs::directory_iterator(folder, ignored)) {
-      if (!left.path().filename().string().starts_with(kTemporaryPrefix)) continue;
+      if (!left.path().filename().string().starts_with(kTemporaryPrefix) || left.is_symlink()) continue;
       for (const std::string_view file : kBuildFiles) fs::remove(left.path() / file, ignored);
       fs::remove(left.path(), ignored);
     }

@@ -15,7 +15,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -27,6 +26,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 
@@ -356,14 +356,6 @@ CaptureOptions completed(const ProgramToCapture& program, CaptureOptions options
   options.mode = options_around(own, program.inputs, std::move(options.mode));
   return options;
 }
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 void check_parameters_are_fake(const ProgramToCapture& program) {
   for (const auto& [name, parameter] : parameters_of(program)) {

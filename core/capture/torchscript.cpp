@@ -333,8 +333,8 @@ std::optional<std::string_view> getattr_name(std::string_view code, size_t at) {
   return name.substr(1, name.size() - 2);
 }
 
-// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the names of
-// attributes in the code, before any of it is compiled.
+// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the names
+// of attributes in the code, before any of it is compiled.
 void check_operators(std::string_view code, const std::string& path) {
   const auto check = [&](std::string_view name) {
     if (std::ranges::find(kFileOperators, name) == std::end(kFileOperators)) return;

@@ -41,8 +41,8 @@ void append_float(std::string& out, double value);
 // Parses all of `text` as a number, nan(...) included.
 std::optional<double> parse_float(std::string_view text);
 
-// Appends a quoted string: printable ASCII unchanged except the second # of ##; \" \\ \n \t \r; every other byte as \xhh.
-// Any bytes round-trip.
+// Appends a quoted string: printable ASCII unchanged except the second # of ##; \" \\ \n \t \r; every other byte as
+// \xhh. Any bytes round-trip.
 void append_quoted(std::string& out, std::string_view text);
 // The bytes between the quotes; empty if an escape is invalid.
 std::optional<std::string> unquote(std::string_view between_quotes);

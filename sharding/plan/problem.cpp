@@ -427,10 +427,6 @@ void ShardingProblemBuilder::find_uses() {
 
 // Creates a variable for the shared copy of a value in one phase, if at least two of its uses may read a copy.
 void ShardingProblemBuilder::make_copies() {
-  struct Group {
-    std::vector<uint16_t> layouts;
-    std::string name;
-  };
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> of_key;  // producer, result, phase
   for (const NodeId node : memory_.nodes) {
     if (std::as_const(problem_.variable_of_)[node] == 0) continue;

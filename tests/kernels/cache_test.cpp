@@ -359,8 +359,10 @@ TEST(KernelCache, FilesOfOthersStay) {
   const TemporaryFolder folder;
   fs::create_directories(folder.path() + "/project");
   fs::create_directories(folder.path() + "/group");
-  std::vector<std::string> names = {"/project/package.json", "/project/main.cpp", "/group/package.json", "/a.lock"};
+  std::vector<std::string> names = {"/project/package.json", "/project/main.cpp", "/project/kernel.cpp",
+                                    "/group/package.json", "/a.lock"};
   for (const std::string& name : names) std::ofstream(folder.path() + name) << "mine";
+  fs::create_symlink("../project", folder.path() + "/group/.shadowgraph-link");
   EXPECT_THROW(clear_kernel_cache(folder.path()), FileError) << "not a cache yet";
   {
     KernelCache cache({.directory = folder.path(), .max_bytes = 1, .background = false});

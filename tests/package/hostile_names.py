@@ -333,6 +333,7 @@ def write_by_python(folder, step, forward):
         for text in (str(graph), repr(graph), graph.tabular(), *map(repr, graph.regions), *map(repr, list(graph)[:8])):
             check_terminal(text)
         check_json(graph.json())
+        check_terminal(str(graph.difference(step)))
         check_html(graph._repr_html_())
         for node in graph:  # strings with invalid UTF-8 are readable
             assert node.module is not None and node.source is not None and node.args is not None
@@ -345,6 +346,7 @@ def write_by_python(folder, step, forward):
     for autograd in (False, True):
         forward.emit_python(f"{folder}/emitted{autograd}", autograd=autograd)
         forward.emit_cpp(f"{folder}/emitted{autograd}", autograd=autograd)
+    forward.emit_cpp(f"{folder}/kernels", kernels=True)
     step.emit_python(f"{folder}/step_code")
     step.emit_cpp(f"{folder}/step_code")
     sharding = sg.shard(step, "dp=2,tp=2")

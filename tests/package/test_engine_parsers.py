@@ -35,7 +35,7 @@ def test_a_pipeline_has_no_cuda_graphs(step):
 def test_some_layers_are_recomputed_by_a_policy_of_the_recipe(step):
     again = [f"model.layers.{i}" for i in (0, 2, 5)]
     text = recipe(step, recomputed=again)
-    assert 'RECOMPUTED = ["layers.0","layers.2","layers.5"]' in text
+    assert 'RECOMPUTED = ["layers.0", "layers.2", "layers.5"]' in text
     assert "class PlannedAC(FullAC):" in text
     text = recipe(step, recomputed=again, selective=["model.layers.1"])
     assert 'SELECTIVE = ["layers.1"]' in text
