@@ -16,7 +16,7 @@ namespace {
 // Limits the depth of the tree, so that recursion over it is shallow. Deeper paths are attached to the last level.
 constexpr uint32_t kDeepest = 64;
 // Bytes of a path. Longer ones, in hostile files, would make outputs with a path per node quadratic.
-constexpr size_t kLongestPath = 1000;
+constexpr size_t kLongestPath = 500;
 
 class Builder {
  public:

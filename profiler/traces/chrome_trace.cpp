@@ -159,7 +159,7 @@ int row_of_stream(uint32_t stream, const Communication& communication) {
 
 // Returns the modules around a node, outermost first. The innermost has the rest of a deeper path.
 std::vector<std::string> path_of(const Graph& graph, NodeId node) {
-  constexpr size_t kDeepest = 32;
+  constexpr size_t kDeepest = 16;
   const std::string path = module_path(graph, node);
   std::vector<std::string> parts;
   for (size_t begin = 0; begin < path.size();) {

@@ -120,7 +120,9 @@ class Weights:
         for name, file in files.items():
             parts = pathlib.PurePath(file).parts if isinstance(file, str) else ()
             if not parts or file[0] == "/" or ".." in parts or file.endswith(".json"):
-                raise _C.FileError(f"{path}: weight_map['{name}'] is {str(file)[:80]!r}, not a file in the folder of the index")
+                raise _C.FileError(
+                    f"{path}: weight_map['{name}'] is {str(file)[:80]!r}, not a file in the folder of the index"
+                )
         for file in sorted(set(files.values())):
             self._add(path.parent / file)
         for name, file in files.items():
