@@ -134,6 +134,31 @@ TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {
   EXPECT_THAT(chrome_trace(profile(step.t.graph)), HasSubstr("every node takes 1 us"));
 }
 
+// Two modules in turns, each with a path of 40,000 bytes.
+TEST(Traces, LongModulePathsAreCut) {
+  std::string text = "shadowgraph 1 libtorch 2.13.0\noperator aten::relu(Tensor self) -> Tensor\ns0 = 4 cpu input\n";
+  constexpr int kNodes = 50;
+  for (int i = 1; i <= kNodes; ++i) text += "s" + std::to_string(i) + " = 4 cpu activation\n";
+  for (const char* part : {"a", "b"}) {
+    text += std::string("r") + (*part == 'a' ? "1" : "2") + " = module \"" + part;
+    for (int i = 0; i < 20'000; ++i) text += std::string(".") + part;
+    text += "\" \"M\" call 0 in r0\n";
+  }
+  text += "n0: %0 = sg::input(name=\"x\") : f32[1] @s0\n";
+  for (int i = 1; i <= kNodes; ++i) {
+    const std::string n = std::to_string(i);
+    text += "n" + n + ": %" + n + " = aten::relu(self=%" + std::to_string(i - 1) + ") : f32[1] @s" + n + " | r" +
+            std::to_string(1 + i % 2) + "\n";
+  }
+  text += "n" + std::to_string(kNodes + 1) + ": sg::output(values=[%" + std::to_string(kNodes) + "])\n";
+  const Graph graph = parse(text);
+  const Profile costs = profile(graph);
+  const std::string trace = chrome_trace(costs);
+  EXPECT_LT(trace.size(), kNodes * 20'000U);
+  EXPECT_GT(nlohmann::json::parse(trace)["traceEvents"].size(), 10U * kNodes);
+  EXPECT_LT(nodes_csv(costs).size(), kNodes * 2'000U);
+}
+
 TEST(Traces, ModelExplorerHasEveryNodeAndEdge) {
   const Step step;
   const nlohmann::json nodes = model_explorer(profile(step.t.graph))["graphs"][0]["nodes"];
