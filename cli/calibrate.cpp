@@ -68,7 +68,7 @@ std::string summary(const TraceCalibration& found) {
 // Returns the spec that a table is added to: the given one, or the existing output file.
 std::string base_spec(const std::string& spec, const std::string& output, const char* option) {
   if (!spec.empty()) return spec;
-  if (std::filesystem::exists(output)) return output;
+  if (is_file(output)) return output;
   throw CLI::ValidationError(option, fmt::format("requires a spec to add the table to, for example {} a100", option));
 }
 

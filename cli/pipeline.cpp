@@ -38,7 +38,7 @@ struct PipelineRequest {
 };
 
 PipelineSchedule schedule_of(const CLI::App& command, const PipelineRequest& request) {
-  if (std::filesystem::is_regular_file(request.schedule)) {
+  if (is_file(request.schedule)) {
     takes_none_of(command, "--schedule FILE", {"--ranks", "--stages-per-rank", "--microbatches"});
     return PipelineSchedule::read_csv_file(request.schedule);
   }

@@ -52,7 +52,7 @@ constexpr Export kExports[] = {
     {"dot", "graph.dot", dot_of},
     {"nodes-csv", "nodes.csv", [](const Profiled& p) { return nodes_csv(p.costs); }},
     {"storages-csv", "storages.csv", [](const Profiled& p) { return storages_csv(p.costs); }},
-    {"trace", "trace.json", [](const Profiled& p) { return json_text(chrome_trace(p.costs)); }},
+    {"trace", "trace.json", [](const Profiled& p) { return chrome_trace(p.costs); }},
     {"model-explorer", "model_explorer.json", [](const Profiled& p) { return json_text(model_explorer(p.costs)); }},
     {"snapshot", "snapshot.pickle",
      [](const Profiled& p) { return memory_snapshot(p.costs, p.estimates->options().memory); }},

@@ -201,6 +201,8 @@ int run_tool(int argc, char** argv) {
   } catch (const c10::Error& error) {
     // The backtrace only helps developers of libtorch.
     return print_error(kInvalidInput, error.what_without_backtrace());
+  } catch (const std::filesystem::filesystem_error& error) {  // a path too long, or of a folder without rights
+    return print_error(kInvalidInput, error.what());
   } catch (const std::bad_alloc&) {
     return print_error(kInvalidInput, "out of memory");
   } catch (const std::exception& error) {

@@ -31,17 +31,21 @@ struct Graph::Editor::Rehoming {
   std::vector<NodeId> users;          // whose results still have to be visited
 };
 
-// Collects pointers to the arguments themselves: a value's uses record the user, not the position in nested lists.
-void Graph::Editor::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
-                                      std::vector<Argument*>& found) {
-  for (Argument& argument : arguments) {
-    if (argument.kind == ArgumentKind::kList) {
-      collect_arguments(graph_.arguments_.view(argument.run), user, of, filter, found);
-    } else if (argument.kind == ArgumentKind::kValue && argument.ref.value == of &&
-               (filter == nullptr || (*filter)(user, argument))) {
-      found.push_back(&argument);
+// Finds the argument with a use, since uses record the user, not the position. The values of a list usually have
+// successive uses, so that the place in a long list needs no search.
+Argument* Graph::Editor::argument_of(std::span<Argument> arguments, uint32_t use) {
+  if (!arguments.empty() && arguments[0].kind == ArgumentKind::kValue && use >= arguments[0].ref.use) {
+    const size_t at = use - arguments[0].ref.use;
+    if (at < arguments.size() && arguments[at].kind == ArgumentKind::kValue && arguments[at].ref.use == use) {
+      return &arguments[at];
     }
   }
+  for (Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kValue && argument.ref.use == use) return &argument;
+    if (argument.kind != ArgumentKind::kList) continue;
+    if (Argument* found = argument_of(graph_.arguments_.view(argument.run), use)) return found;
+  }
+  return nullptr;
 }
 
 // Finds results, in the old storage, of operators that alias one of their moved operands there. Those results move,
@@ -140,10 +144,19 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
   if (graph_.is_erased(producer)) throw GraphError("cannot replace a use by a value of an erased node");
   std::vector<Argument*> found;
   std::vector<NodeId> users;
-  for (NodeId user : graph_.users_of(of)) {
-    const size_t before = found.size();
-    collect_arguments(graph_.arguments_.view(graph_.node(user).arguments), user, of, filter, found);
-    if (found.size() == before) continue;
+  std::vector<std::pair<NodeId, uint32_t>> uses;  // in program order
+  for (uint32_t u = graph_.value(of).first_use; u != Argument::kNoUse; u = graph_.uses_[u].next) {
+    uses.emplace_back(graph_.uses_[u].user, u);
+  }
+  std::ranges::sort(uses, [&](const auto& a, const auto& b) {
+    return a.first == b.first ? a.second < b.second : graph_.is_before(a.first, b.first);
+  });
+  for (const auto& [user, use] : uses) {
+    Argument* argument = argument_of(graph_.arguments_.view(graph_.node(user).arguments), use);
+    TORCH_INTERNAL_ASSERT(argument != nullptr);
+    if (filter != nullptr && !(*filter)(user, *argument)) continue;
+    found.push_back(argument);
+    if (!users.empty() && users.back() == user) continue;
     users.push_back(user);
     if (!graph_.is_before(producer, user)) {
       throw GraphError("cannot replace a use: the new value is not defined before its user:" + describe(user));

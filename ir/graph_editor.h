@@ -55,8 +55,7 @@ class Graph::Editor {
   void check_order_of_kinds(NodeId before, TargetId target, NodeId after) const;
   void check_range_move(NodeId first, NodeId last, NodeId position) const;
   uint32_t redirect(ValueId of, ValueId with, const UseFilter* filter);
-  void collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
-                         std::vector<Argument*>& found);
+  Argument* argument_of(std::span<Argument> arguments, uint32_t use);
   void follow_aliases(Rehoming& rehoming);
   void check_extents(const Rehoming& rehoming) const;
   void rehome(const Rehoming& rehoming);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "shadowgraph/error.h"
@@ -10,16 +11,15 @@
 namespace shadowgraph {
 namespace {
 
-[[noreturn]] void refuse_json(std::string_view text, size_t at, std::string_view name, const std::string& why) {
-  const std::string_view before = text.substr(0, std::min(at, text.size()));
-  const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
-  const auto column = static_cast<int>(before.size() - (before.rfind('\n') + 1)) + 1;  // npos + 1 is 0
-  throw ParseError(
-      std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) + ": invalid JSON: " + why, line,
-      column);
+[[noreturn]] void refuse_json(std::string_view name, int line, int column, std::string_view why) {
+  throw ParseError(std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) +
+                       ": invalid JSON: " + std::string(why),
+                   line, column);
 }
 
-// Rejects deeply nested text before it is parsed recursively.
+constexpr const char* kTooDeep = "values are nested too deeply";
+
+// Rejects deeply nested text before it is parsed, since values are copied, written and freed recursively.
 void check_depth(std::string_view text, std::string_view name) {
   int depth = 0;
   bool quoted = false;
@@ -30,39 +30,42 @@ void check_depth(std::string_view text, std::string_view name) {
       quoted = c != '"';
     } else if (c == '"') {
       quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDeepestJson) refuse_json(text, at, name, "values are nested too deeply");
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if ((c == '[' || c == '{') && ++depth > kDeepestJson) {
+      const std::string_view before = text.substr(0, at);
+      const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
+      const auto column = static_cast<int>(at - (before.rfind('\n') + 1)) + 1;  // npos + 1 is 0
+      refuse_json(name, line, column, kTooDeep);
     }
   }
 }
 
 // Calls nlohmann's parser and rewrites its error messages.
-template <class Parse>
-nlohmann::json parsed(std::string_view text, std::string_view name, const Parse& parse) {
-  check_depth(text, name);
+template <class Text>
+nlohmann::json parsed(Text&& text, std::string_view name, const nlohmann::json::parser_callback_t& see = nullptr) {
   try {
-    return parse();
+    return nlohmann::json::parse(std::forward<Text>(text), see);
   } catch (const nlohmann::json::parse_error& error) {
-    // Removes the prefix "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ..."
     const std::string_view what = error.what();
-    const size_t begin = what.find(": ");
-    refuse_json(text, error.byte == 0 ? 0 : error.byte - 1, name,
-                std::string(begin == std::string_view::npos ? what : what.substr(begin + 2)));
+    int line = 1, column = 1;
+    std::sscanf(error.what(), "%*s parse error at line %d, column %d", &line, &column);
+    refuse_json(name, line, column, what.substr(what.find(": ") + 2));
   } catch (const nlohmann::json::exception& error) {  // a number out of the range of double
     const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
-    refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
+    refuse_json(name, 1, 1, what.substr(what.find(']') + 2));
   }
 }
 
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, std::string_view name) {
-  return parsed(text, name, [&] { return nlohmann::json::parse(text); });
+  check_depth(text, name);
+  return parsed(text, name);
 }
 
-nlohmann::json parse_json_list(std::string_view text, std::string_view name, std::string_view list,
+nlohmann::json parse_json_list(std::istream& text, std::string_view name, std::string_view list,
                                const std::function<void(const nlohmann::json& element, size_t place)>& see) {
   using Event = nlohmann::json::parse_event_t;
   int depth_of_elements = 2;
@@ -78,12 +81,14 @@ nlohmann::json parse_json_list(std::string_view text, std::string_view name, std
       }
     }
     if (event == Event::key && depth == 1 && depth_of_elements == 2) inside = value == list;
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (begins && depth >= kDeepestJson) refuse_json(name, 1, 1, kTooDeep);
     const bool ends = event == Event::object_end || event == Event::array_end || event == Event::value;
     if (!inside || !ends || depth != depth_of_elements) return true;
     see(value, place++);
     return false;
   };
-  return parsed(text, name, [&] { return nlohmann::json::parse(text, callback); });
+  return parsed(text, name, callback);
 }
 
 std::string json_text(const nlohmann::json& json, int indent) {

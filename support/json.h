@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <istream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,7 +25,7 @@ nlohmann::json parse_json(std::string_view text, std::string_view name);
 
 // Parses a document with a list that is too long to keep in memory: passes each element and its index to `see` and
 // drops it. Returns the rest. The list is the member `list`, or the document itself. Throws as parse_json does.
-nlohmann::json parse_json_list(std::string_view text, std::string_view name, std::string_view list,
+nlohmann::json parse_json_list(std::istream& text, std::string_view name, std::string_view list,
                                const std::function<void(const nlohmann::json& element, size_t place)>& see);
 
 // `indent`: blanks per level, or negative for a single line. Invalid UTF-8 becomes U+FFFD.

@@ -15,6 +15,8 @@ namespace {
 
 // Limits the depth of the tree, so that recursion over it is shallow. Deeper paths are attached to the last level.
 constexpr uint32_t kDeepest = 64;
+// Bytes of a path. Longer ones, in hostile files, would make outputs with a path per node quadratic.
+constexpr size_t kLongestPath = 500;
 
 class Builder {
  public:
@@ -109,7 +111,10 @@ std::string module_path(const Graph& graph, NodeId node) {
   RegionId region = charged_region(graph, node);
   for (uint32_t steps = 0; region.valid() && steps < graph.region_count(); ++steps) {
     if (graph.region(region).kind == RegionKind::kModule) {
-      return std::string(graph.text_or_empty(graph.region(region).name));
+      const StringId name = graph.region(region).name;
+      const std::string_view path = graph.text_or_empty(name);
+      if (path.size() <= kLongestPath) return std::string(path);
+      return std::string(path.substr(0, kLongestPath)) + "..." + std::to_string(name.index);
     }
     region = graph.region(region).parent;
   }

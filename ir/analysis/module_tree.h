@@ -36,7 +36,8 @@ struct ModuleTree {
 // Returns the region that a node's costs are charged to: for a backward node that of its forward node, when known.
 RegionId charged_region(const Graph& graph, NodeId node);
 
-// Returns the path of the module that a node is charged to; "" outside all modules.
+// Returns the path of the module that a node is charged to; "" outside all modules. A path of more than 500 bytes is
+// cut and numbered.
 std::string module_path(const Graph& graph, NodeId node);
 
 // Returns "fc.weight" for sg::parameter("fc.weight"); "" for anything that is not a named placeholder.

@@ -75,7 +75,6 @@ struct TraceEvents {
 
   // Reads a .json or .json.gz file. Throws FileError, and ParseError if it is not such a trace or has no shapes.
   static TraceEvents read_file(const std::string& path);
-  static TraceEvents read(std::string_view text, const std::string& name);
 };
 
 // The calls of a trace that a graph would contain: leaf operators, not those that call others. Each has the time of its

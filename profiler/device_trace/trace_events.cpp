@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <istream>
 #include <limits>
 #include <map>
 #include <memory>
+#include <streambuf>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,47 +26,68 @@ namespace shadowgraph {
 // Checks for the magic bytes of gzip.
 bool is_packed(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-// Throws ParseError if the data are damaged, truncated, or larger than 4 GiB when decompressed.
-std::string unpacked(std::string_view bytes, const std::string& name) {
-  constexpr size_t kMax = size_t{4} << 30;
-  constexpr size_t kPiece = size_t{1} << 20;
-  constexpr int kGzip = 16;  // added to the window bits
-  const auto refuse = [&](const std::string& why) { throw ParseError(name + ": " + why, 0, 0); };
-  z_stream stream{};
-  if (inflateInit2(&stream, MAX_WBITS + kGzip) != Z_OK) refuse("zlib failed to initialize");
-  const std::unique_ptr<z_stream, void (*)(z_stream*)> ends(&stream, [](z_stream* s) { inflateEnd(s); });
-  std::string result;
-  size_t taken = 0;
-  for (;;) {
-    if (stream.avail_in == 0) {
-      const size_t piece = std::min<size_t>(bytes.size() - taken, std::numeric_limits<uInt>::max());
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + taken));
-      stream.avail_in = static_cast<uInt>(piece);
-      taken += piece;
-    }
-    const size_t before = result.size();
-    if (before > kMax) refuse("larger than 4 GiB when decompressed; profile fewer steps");
-    result.resize(before + kPiece);
-    stream.next_out = reinterpret_cast<Bytef*>(result.data() + before);
-    stream.avail_out = static_cast<uInt>(kPiece);
-    const int code = inflate(&stream, Z_NO_FLUSH);
-    result.resize(before + kPiece - stream.avail_out);
-    if (code == Z_STREAM_END) {
-      const size_t left = bytes.size() - taken + stream.avail_in;
-      if (left == 0) return result;
-      if (inflateReset(&stream) != Z_OK) refuse("zlib failed to reset");  // gzip members may be concatenated
-    } else if (code == Z_BUF_ERROR ||
-               (code == Z_OK && stream.avail_in == 0 && taken == bytes.size() && stream.avail_out > 0)) {
-      refuse("truncated: the compressed data end early");
-    } else if (code != Z_OK) {
-      refuse("damaged: not valid gzip data");
-    }
-  }
-}
-
 namespace {
 
 using nlohmann::json;
+
+struct TextBuffer : std::streambuf {
+  explicit TextBuffer(std::string_view text) {
+    char* const begin = const_cast<char*>(text.data());
+    setg(begin, begin, begin + text.size());
+  }
+};
+
+// Decompresses gzip data piece by piece. Throws ParseError if they are damaged, truncated, or much larger than any trace
+// when decompressed: repetitive traces shrink to a thirtieth.
+class GzipBuffer : public std::streambuf {
+ public:
+  GzipBuffer(std::string_view packed, const std::string& name)
+      : name_(name), packed_(packed), left_((size_t{64} << 20) + 50 * packed.size()), piece_(size_t{1} << 16) {
+    constexpr int kGzip = 16;  // added to the window bits
+    if (inflateInit2(&stream_, MAX_WBITS + kGzip) != Z_OK) refuse("zlib failed to initialize");
+  }
+  ~GzipBuffer() override { inflateEnd(&stream_); }
+  GzipBuffer(const GzipBuffer&) = delete;
+  GzipBuffer& operator=(const GzipBuffer&) = delete;
+
+ protected:
+  int_type underflow() override {
+    size_t got = 0;
+    while (got == 0) {
+      if (stream_.avail_in == 0) {
+        if (ended_ && packed_.empty()) return traits_type::eof();
+        stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed_.data()));
+        stream_.avail_in = static_cast<uInt>(std::min<size_t>(packed_.size(), std::numeric_limits<uInt>::max()));
+        packed_.remove_prefix(stream_.avail_in);
+      }
+      if (ended_ && inflateReset(&stream_) != Z_OK) refuse("zlib failed to reset");  // members may be concatenated
+      stream_.next_out = reinterpret_cast<Bytef*>(piece_.data());
+      stream_.avail_out = static_cast<uInt>(piece_.size());
+      const int code = inflate(&stream_, Z_NO_FLUSH);
+      got = piece_.size() - stream_.avail_out;
+      ended_ = code == Z_STREAM_END;
+      if (code == Z_BUF_ERROR || (code == Z_OK && got == 0 && packed_.empty())) {
+        refuse("truncated: the compressed data end early");
+      }
+      if (code != Z_OK && !ended_) refuse("damaged: not valid gzip data");
+    }
+    if (got > left_)
+      refuse("more than 64 MiB and 50 times as large when decompressed; decompress it, or profile fewer steps");
+    left_ -= got;
+    setg(piece_.data(), piece_.data(), piece_.data() + got);
+    return traits_type::to_int_type(piece_[0]);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const { throw ParseError(name_ + ": " + why, 0, 0); }
+
+  const std::string& name_;
+  z_stream stream_{};
+  std::string_view packed_;
+  size_t left_;  // bytes that may still come out
+  std::vector<char> piece_;
+  bool ended_ = false;  // at the end of a member
+};
 
 constexpr const char* kShapesWanted =
     "record the trace with torch.profiler.profile(..., record_shapes=True); shapes are needed to compute the work of "
@@ -316,19 +339,22 @@ class TraceReader {
 
 }  // namespace
 
-TraceEvents TraceEvents::read(std::string_view text, const std::string& name) {
+TraceEvents TraceEvents::read_file(const std::string& path) {
   TraceEvents events;
-  events.file = name;
+  events.file = path;
   TraceReader reader(events);
-  const json rest = parse_json_list(text, name, "traceEvents",
+  const std::string bytes = shadowgraph::read_file(path);
+  std::unique_ptr<std::streambuf> buffer;
+  if (is_packed(bytes)) {
+    buffer = std::make_unique<GzipBuffer>(bytes, path);
+  } else {
+    buffer = std::make_unique<TextBuffer>(bytes);
+  }
+  std::istream text(buffer.get());
+  const json rest = parse_json_list(text, path, "traceEvents",
                                     [&](const json& element, size_t place) { reader.see(element, place); });
   reader.finish(rest);
   return events;
-}
-
-TraceEvents TraceEvents::read_file(const std::string& path) {
-  const std::string text = shadowgraph::read_file(path);
-  return is_packed(text) ? read(unpacked(text, path), path) : read(text, path);
 }
 
 bool is_trace_file(const std::string& path) {

@@ -17,6 +17,7 @@
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 
@@ -156,12 +157,13 @@ int row_of_stream(uint32_t stream, const Communication& communication) {
   return stream == 0 ? kDevice : kGroups - 1 + static_cast<int>(communication.groups().size() + stream);
 }
 
-// Returns the modules around a node, outermost first.
+// Returns the modules around a node, outermost first. The innermost has the rest of a deeper path.
 std::vector<std::string> path_of(const Graph& graph, NodeId node) {
+  constexpr size_t kDeepest = 16;
   const std::string path = module_path(graph, node);
   std::vector<std::string> parts;
   for (size_t begin = 0; begin < path.size();) {
-    const size_t dot = std::min(path.find('.', begin), path.size());
+    const size_t dot = parts.size() + 1 < kDeepest ? std::min(path.find('.', begin), path.size()) : path.size();
     parts.push_back(path.substr(0, dot));
     begin = dot + 1;
   }
@@ -177,10 +179,24 @@ json counter(const char* name, double at, json figures) {
   return {{"name", name}, {"ph", "C"}, {"pid", kProcess}, {"ts", at * 1e6}, {"args", std::move(figures)}};
 }
 
+// Text of a list of events: as json values they would take ten times the memory.
+class Events {
+ public:
+  explicit Events(std::string text) : text_(std::move(text)) {}
+  void push_back(const json& event) {
+    text_ += text_.ends_with('[') ? "\n" : ",\n";
+    text_ += json_text(event);
+  }
+  std::string finish(std::string_view end) && { return std::move(text_ += end); }
+
+ private:
+  std::string text_;
+};
+
 // Builds one slice for each run of consecutive nodes of a module, and likewise for its parents.
 class ModuleSlices {
  public:
-  explicit ModuleSlices(json& events) : events_(events) {}
+  explicit ModuleSlices(Events& events) : events_(events) {}
 
   void see(const std::vector<std::string>& path, const std::string& phase, double start, double end) {
     std::vector<std::string> wanted{phase};
@@ -204,7 +220,7 @@ class ModuleSlices {
     std::string name;
     double start;
   };
-  json& events_;
+  Events& events_;
   std::vector<Open> open_;
   double end_ = 0;
 };
@@ -272,7 +288,7 @@ json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step)
 }
 
 // Names and orders the rows.
-void name_rows(const Profile& profile, json& events) {
+void name_rows(const Profile& profile, Events& events) {
   const auto name_row = [&](int row, const std::string& name) {
     events.push_back(
         {{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
@@ -302,12 +318,19 @@ void name_rows(const Profile& profile, json& events) {
 
 }  // namespace
 
-json chrome_trace(const Profile& profile) {
+std::string chrome_trace(const Profile& profile) {
   const Graph& graph = profile.graph();
   const StepTime* time = profile.time();
   const MemoryTimeline& timeline = profile.timeline();
   const OverlappedStep* overlap = profile.overlap();
-  json events = json::array();
+  json header{{"schemaVersion", 1}, {"deviceProperties", json::array()}, {"displayTimeUnit", "ms"}};
+  if (time != nullptr && time->host() > 0) header["deviceProperties"].push_back({{"id", 0}, {"name", time->spec()}});
+  header["otherData"] = {{"shadowgraph", "estimate"},
+                         {"links", overlap != nullptr ? profile.communication()->interconnect() : std::string()},
+                         {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes 1 us"}};
+  std::string text = json_text(header);
+  text.back() = ',';
+  Events events(text + "\"traceEvents\":[");
   name_rows(profile, events);
 
   ModuleSlices modules(events);
@@ -345,22 +368,12 @@ json chrome_trace(const Profile& profile) {
     ++step;
   }
   modules.close();
-  const std::string links = overlap != nullptr ? profile.communication()->interconnect() : std::string();
-  json devices = json::array();
   if (time != nullptr) {
     json whole = slice("ProfilerStep#0", kModules, 0, overlap != nullptr ? overlap->seconds() : time->seconds());
     whole["cat"] = "user_annotation";
-    events.push_back(std::move(whole));
-    if (time->host() > 0) devices.push_back({{"id", 0}, {"name", time->spec()}});
+    events.push_back(whole);
   }
-  json trace{{"schemaVersion", 1},
-             {"deviceProperties", std::move(devices)},
-             {"traceEvents", std::move(events)},
-             {"displayTimeUnit", "ms"}};
-  trace["otherData"] = {{"shadowgraph", "estimate"},
-                        {"links", links},
-                        {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes 1 us"}};
-  return trace;
+  return std::move(events).finish("\n]}\n");
 }
 
 }  // namespace shadowgraph

@@ -331,6 +331,9 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             training.check_model()
         created: set[int] = set()  # ids of the tensors created from strings
         args, kwargs = _on_device(args, kwargs, device, dtype, mode, created)
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        tokens = ids.shape[-1] if isinstance(ids, torch.Tensor) and ids.dtype == torch.int64 and ids.dim() else 0
+        beyond = _models.beyond_positions(module, tokens)
         call = module if module is not None else program
         if step:
             loop = _loop_of(module, loss, optimizer, training, device)
@@ -363,7 +366,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         graph.set_metadata("step", "steady" if steady_state else "first")
     for name, value in training.metadata():
         graph.set_metadata(name, value)
-    assumed = [conversion.text(), _media_left_out(module, args, kwargs)]
+    assumed = [conversion.text(), _media_left_out(module, args, kwargs), beyond]
     if _compiled.is_compiled(module):
         assumed.append("torch.compile is ignored: compiled programs use less memory and time")
     if _models.is_exported(module):

@@ -116,6 +116,20 @@ def _from_configuration(config):
     return transformers.AutoModel.from_config(config)
 
 
+def beyond_positions(module, tokens):
+    """Returns a note if there are more tokens than positions, else "". Raises Error if the positions are a table."""
+    config = getattr(module, "config", None)
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else None
+    longest = getattr(text, "max_position_embeddings", None)
+    if not isinstance(longest, int) or longest < 1 or tokens <= longest:
+        return ""
+    note = f"{tokens:,} tokens exceed max_position_embeddings of the configuration, {longest:,}"
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.Embedding) and ("wpe" in name or "position" in name):
+            raise _C.Error(f"{note}, which is the size of the table {name}; use shorter sequences")
+    return note
+
+
 def _in_its_dtype(cls, config):
     """Creates the model in the dtype of its configuration, like from_pretrained, unless a default dtype is set."""
     dtype = getattr(config, "dtype", None)

@@ -190,8 +190,9 @@ def _inspect(make, configuration, dtype, context, tensor_parallel, options):
             raise _C.Error(f"{type(module).__name__} does not run with tensor_parallel={tensor_parallel} and the "
                            f"tp_plan of transformers: {error}") from error  # fmt: skip
         names = [name for name, _ in module.named_parameters()]
+        beyond = _models.beyond_positions(module, context)
     arguments = {"use_cache": False} | ({"logits_to_keep": 1} if "logits_to_keep" in takes else {})
-    assumptions = []
+    assumptions = [beyond] if beyond else []
     if latent:
         assumptions.append("latent attention caches the latent vectors, and its time is that of reading them")
     strides = sorted({term.stride for term in cache if term.stride > 1})

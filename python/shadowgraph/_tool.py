@@ -5,13 +5,16 @@ import difflib
 import functools
 import importlib
 import json
+import linecache
+import math
 import os
+import re
 import sys
 import traceback
 
 import torch
 
-from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _training
+from . import _capture, _distributed, _eager_plan, _inputs, _models, _plans, _serving, _training
 from . import _shadowgraph as _C
 
 
@@ -76,9 +79,32 @@ def error_message(error, debug):
         traceback.print_exception(error)
     if isinstance(error, ImportError):
         return str(error) + _cause_of(error)
-    if isinstance(error, (_C.Error, OSError, AttributeError)):
+    if isinstance(error, (_C.Error, OSError)):
         return str(error)
-    return f"the program raised {type(error).__name__}: {error}"
+    said = str(error) if isinstance(error, AttributeError) else f"the program raised {type(error).__name__}: {error}"
+    fields = ", ".join(f"{name} = {_shown(value)}" for name, value in _fields_read(error).items())
+    return f"{said}; the failing line reads {fields} of the configuration" if fields else said
+
+
+def _shown(value):
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _fields_read(error):
+    """Returns the fields of a transformers configuration that the innermost such lines of the traceback read."""
+    fields = {}
+    for (frame, _), at in zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__)):
+        owner = frame.f_locals.get("self")
+        config = frame.f_locals.get("config", getattr(owner, "config", owner))
+        if not _models._is_configuration(config):
+            continue
+        lines = range(at.lineno or 0, (getattr(at, "end_lineno", None) or at.lineno or 0) + 1)
+        text = " ".join(linecache.getline(at.filename, line) for line in lines)
+        known = {*vars(config), *getattr(config, "attribute_map", {})}
+        read = [name for name in re.findall(r"\b(?:config|self)\.(\w+)", text) if name in known]
+        fields = {name: getattr(config, name, None) for name in read} or fields
+    return fields
 
 
 def _cause_of(error):
@@ -146,9 +172,47 @@ def _configuration(path):
             described = json.load(file)
         except ValueError as error:
             raise _C.ParseError(f"{path} is not valid JSON: {error}") from None
-    if "model_type" not in described:
-        raise _C.Error(f'{path} is not a transformers configuration: it has no "model_type"')
-    return transformers.AutoConfig.for_model(**_without_code(described, path))
+    kind = described.get("model_type") if isinstance(described, dict) else None
+    if not isinstance(kind, str):
+        raise _C.Error(f'{path} is not a transformers configuration: it has no "model_type", such as "llama"')
+    try:
+        defaults = transformers.AutoConfig.for_model(kind)
+    except ValueError:
+        raise _C.Error(f"{path}: model_type = {kind!r} is unknown to transformers {transformers.__version__}") from None
+    described = _without_code(described, path)
+    _check_fields(path, described, defaults.to_dict())
+    try:
+        return transformers.AutoConfig.for_model(**described)
+    except Exception as error:
+        if isinstance(error, ImportError) or _fields_read(error):
+            raise
+        raise _C.Error(f"{path}: {error}") from None
+
+
+# Fields that count something. Huge or negative ones fail far from here, or take all memory.
+_COUNTS = re.compile(
+    r"(^n|num|size|dim|embd|inner|heads?|layers?|positions?|embeddings|rank|channels|depth|width)(_|$)"
+)
+
+
+def _check_fields(path, described, defaults, prefix=""):
+    """Raises Error for a field that is not of the type of its default, or a count that is no size."""
+    for name, value in described.items():
+        default, place = defaults.get(name), f"{path}: {prefix}{name} = {_shown(value)}"
+        if isinstance(value, dict) and isinstance(default, dict):
+            _check_fields(path, value, default, f"{prefix}{name}.")
+        elif isinstance(default, bool) and not isinstance(value, (bool, type(None))):
+            raise _C.Error(f"{place} must be true or false")
+        elif isinstance(default, (int, float)) and not isinstance(default, bool):
+            if isinstance(value, (bool, str, dict)):
+                raise _C.Error(f"{place} must be a number")
+        elif isinstance(default, str) and isinstance(value, (bool, int, float, list)):
+            raise _C.Error(f"{place} must be a string")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _C.Error(f"{place} must be finite")
+        is_count = _COUNTS.search(name) and not (isinstance(default, int) and default < 0)  # some count from the end
+        if is_count and isinstance(value, (int, float)) and not 0 <= value < 2**31:
+            raise _C.Error(f"{place} must be from 0 to 2^31 - 1")
 
 
 def _without_code(described, path):

@@ -88,7 +88,11 @@ class Weights:
             self._take(_InMemory(part, "the state dict"))
             return
         path = pathlib.Path(part)
-        if path.is_dir():
+        try:
+            is_folder, is_file = path.is_dir(), path.is_file()
+        except OSError as error:  # a name too long, a folder without rights
+            raise _C.FileError(f"cannot read {path}: {error}") from None
+        if is_folder:
             for pattern in _IN_FOLDERS:
                 found = sorted(path.glob(pattern))
                 if found:
@@ -96,7 +100,7 @@ class Weights:
                         self._add(file)
                     return
             raise _C.FileError(f"no weights in folder {path}; expected a file that matches {', '.join(_IN_FOLDERS)}")
-        if not path.is_file():
+        if not is_file:
             raise _C.FileError(f"file '{path}' does not exist")
         if path.name.endswith(".json"):
             self._add_index(path)
@@ -107,11 +111,23 @@ class Weights:
 
     def _add_index(self, path):
         try:
-            files = sorted(set(json.loads(path.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            index = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
             raise _C.FileError(f"{path} is not a weight index ({type(error).__name__}: {error})") from None
-        for file in files:
+        files = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(files, dict):
+            raise _C.FileError(f'{path} is not a weight index: it has no object "weight_map"')
+        for name, file in files.items():
+            parts = pathlib.PurePath(file).parts if isinstance(file, str) else ()
+            if not parts or file[0] == "/" or ".." in parts or file.endswith(".json"):
+                raise _C.FileError(
+                    f"{path}: weight_map['{name}'] is {str(file)[:80]!r}, not a file in the folder of the index"
+                )
+        for file in sorted(set(files.values())):
             self._add(path.parent / file)
+        for name, file in files.items():
+            if name not in self._of:
+                raise _C.FileError(f"{path}: weight_map['{name}'] is '{file}', which has no such tensor")
 
     def _take(self, tensors):
         for name in tensors.names():
@@ -161,20 +177,27 @@ class _Safetensors:
     def names(self):
         return list(self._file.keys())
 
+    def _read(self, name, read):
+        try:
+            return read()
+        except Exception as error:  # of safetensors, or of torch, which lacks some dtypes
+            raise _C.FileError(f"cannot read '{name}' in {self._path}: {error}") from None
+
     def shape(self, name):
-        return tuple(self._file.get_slice(name).get_shape())
+        return tuple(self._read(name, lambda: self._file.get_slice(name).get_shape()))
 
     def dtype(self, name):
-        kind = self._file.get_slice(name).get_dtype()
+        kind = self._read(name, lambda: self._file.get_slice(name).get_dtype())
         if kind not in _SAFETENSORS_DTYPES:
             raise _C.DeferredError(f"'{name}' in {self._path} has the unsupported dtype {kind}")
         return _SAFETENSORS_DTYPES[kind]
 
     def view(self, name, part):
         if part is None:
-            return self._file.get_tensor(name)
+            return self._read(name, lambda: self._file.get_tensor(name))
         dim, start, length = part
-        return self._file.get_slice(name)[(slice(None),) * dim + (slice(start, start + length),)]
+        where = (slice(None),) * dim + (slice(start, start + length),)
+        return self._read(name, lambda: self._file.get_slice(name)[where])
 
 
 def _load_mapped(path):

@@ -205,7 +205,7 @@ void bind_profile(py::module_& m) {
            py::arg("cublas_workspace") = std::nullopt, py::call_guard<CppCall>(), py::keep_alive<1, 2>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
-      .def("trace_json", [](const GraphProfile& p) { return json_text(chrome_trace(p.costs)); })
+      .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs); })
       .def("model_explorer_json", [](const GraphProfile& p) { return json_text(model_explorer(p.costs)); })
       .def("memory_snapshot",
            [](const GraphProfile& p) {

@@ -145,7 +145,8 @@ class FactorAnalysis::Finder {
 
   // A value can be partial if a node produces or passes on partial values.
   void mark_partial(const KnownCall& call, const NodeTensors& tensors) {
-    for (const AxisStrategy& strategy : call.strategies.axis) {
+    if (tensors.results.empty()) return;
+    for (const AxisStrategy& strategy : call.strategies().axis) {
       if (strategy.extent == 0 && !found_.can_be_given(strategy, tensors.operands)) continue;
       size_t r = 0;
       for (const ValueId value : tensors.results) {
@@ -197,9 +198,9 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
   const NodeFactors& factors = call->factors;
   const std::vector<ValueId> operands = NodeTensors::of(graph, node).operands;
   NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
-  for (const AxisStrategy& strategy : call->strategies.axis) {
+  for (const AxisStrategy& strategy : call->strategies().axis) {
     // Keep a strategy that is partial throughout only if something can be partial.
-    const bool is_first = &strategy == &call->strategies.axis[0];
+    const bool is_first = &strategy == &call->strategies().axis[0];
     if (is_first || strategy.extent > 0 || analysis.can_be_given(strategy, operands)) all.axis.push_back(strategy);
   }
   const uint32_t own = node.index < analysis.first_of_node_.size() ? analysis.first_of_node_[node.index] : kNoElement;

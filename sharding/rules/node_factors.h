@@ -147,7 +147,13 @@ ClassBuilder find_class(std::string_view word);
 // Cached result for a call; applies to all nodes with the same call on tensors of the same geometry.
 struct KnownCall {
   NodeFactors factors;
-  NodeStrategies strategies;  // of the call itself, without constraints from other nodes
+  // Strategies of the call itself, without constraints from other nodes. Computed when they are first needed: those of
+  // sg::output, each with a placement of every output, are not.
+  const NodeStrategies& strategies() const;
+
+ private:
+  mutable std::once_flag once_;
+  mutable NodeStrategies strategies_;
 };
 
 struct ShardingRules::Table {

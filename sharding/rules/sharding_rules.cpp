@@ -301,6 +301,11 @@ const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) 
   return nullptr;
 }
 
+const NodeStrategies& KnownCall::strategies() const {
+  std::call_once(once_, [&] { strategies_ = strategies_of(factors); });
+  return strategies_;
+}
+
 NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) const {
   const NodeCall call(graph, node);
   const RuleText* rule = find(call);
@@ -338,7 +343,6 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   }
   auto call = std::make_shared<KnownCall>();
   call->factors = work_out(graph, node);
-  call->strategies = strategies_of(call->factors);
   const std::lock_guard lock(mutex);
   return calls.try_emplace(key, std::move(call)).first->second;
 }
@@ -428,8 +432,12 @@ void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> o
 
 std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
                                 std::span<const Layout> results, size_t axis, int64_t devices) {
-  for (const AxisStrategy& strategy : call.strategies.axis) {
-    if (strategy.extent == 0 && has_layouts(strategy, operands, results, axis)) return AxisCut{.devices = devices};
+  const auto fits = [&](AxisStrategy strategy) {
+    return strategy.extent == 0 && fits_writes(call.factors, strategy) &&
+           has_layouts(strategy, operands, results, axis);
+  };
+  if (fits(replicated(call.factors)) || std::ranges::any_of(call.factors.partial, fits)) {
+    return AxisCut{.devices = devices};
   }
   std::optional<AxisCut> found;
   for_each_possible_cut(call.factors, operands, results, axis, devices, [&](FactorId id, const AxisStrategy& strategy) {
@@ -508,7 +516,7 @@ void ShardingRules::add(std::string_view text) {
 }
 
 NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node) const {
-  return table_->known(graph, node)->strategies;
+  return table_->known(graph, node)->strategies();
 }
 
 ShardingRules::OfOperator ShardingRules::of_operator(const Target& target) const {

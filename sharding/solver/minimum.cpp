@@ -326,23 +326,20 @@ class MinimumSearch {
 std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
   const size_t count = domains.size();
   std::vector<std::set<uint32_t>> neighbors(count);
-  for (const CostTable& table : tables) {
-    for (const uint32_t a : table.variables) {
-      for (const uint32_t b : table.variables) {
-        if (a != b) neighbors[a].insert(b);
+  std::vector<double> current(count);  // sum over the neighbors, updated with them: a hub may have very many
+  const auto bits = [&](uint32_t v) { return std::log2(static_cast<double>(domains[v])); };
+  const auto connect = [&](std::span<const uint32_t> variables) {
+    for (const uint32_t a : variables) {
+      for (const uint32_t b : variables) {
+        if (a != b && neighbors[a].insert(b).second) current[a] += bits(b);
       }
     }
-  }
-  const auto weight = [&](uint32_t v) {
-    double sum = 0;
-    for (const uint32_t n : neighbors[v]) sum += std::log2(static_cast<double>(domains[n]));
-    return sum;
   };
+  for (const CostTable& table : tables) connect(table.variables);
   using Entry = std::pair<double, uint32_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  std::vector<double> current(count);
   std::vector<bool> done(count, false);
-  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v] = weight(v), v);
+  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v], v);
   std::vector<uint32_t> order;
   while (!queue.empty()) {
     const auto [key, v] = queue.top();
@@ -351,13 +348,9 @@ std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::
     done[v] = true;
     order.push_back(v);
     const std::vector<uint32_t> around(neighbors[v].begin(), neighbors[v].end());
-    for (const uint32_t a : around) {
-      neighbors[a].erase(v);
-      for (const uint32_t b : around) {
-        if (a != b) neighbors[a].insert(b);
-      }
-    }
-    for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
+    for (const uint32_t a : around) current[a] -= static_cast<double>(neighbors[a].erase(v)) * bits(v);
+    connect(around);
+    for (const uint32_t a : around) queue.emplace(current[a], a);
   }
   return order;
 }

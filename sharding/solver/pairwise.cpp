@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numeric>
 #include <queue>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -449,21 +450,19 @@ void PairwiseModel::reparametrize(std::vector<std::vector<double>> unary,
 }
 
 PairwiseModel::Width PairwiseModel::width() const {
-  std::vector<std::vector<uint32_t>> around(size());
-  std::vector<double> weight(size(), 0);
+  std::vector<std::set<uint32_t>> around(size());
+  std::vector<double> weight(size(), 0);  // updated with the neighbors: a hub may have very many
   using Entry = std::pair<double, uint32_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   const auto log_states = [&](uint32_t v) { return std::log2(static_cast<double>(std::max<uint32_t>(states(v), 1))); };
-  const auto weigh = [&](uint32_t v) {
-    weight[v] = log_states(v);
-    for (const uint32_t u : around[v]) weight[v] += log_states(u);
-    queue.emplace(weight[v], v);
+  const auto connect = [&](uint32_t v, uint32_t u) {
+    if (around[v].insert(u).second) weight[v] += log_states(u);
   };
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v]) continue;
-    for (const uint32_t e : edges_of_[v]) around[v].push_back(other_end(edges_[e], v));
-    std::sort(around[v].begin(), around[v].end());
-    weigh(v);
+    weight[v] = log_states(v);
+    for (const uint32_t e : edges_of_[v]) connect(v, other_end(edges_[e], v));
+    queue.emplace(weight[v], v);
   }
   std::vector<bool> done(size(), false);
   Width width;
@@ -477,12 +476,11 @@ PairwiseModel::Width PairwiseModel::width() const {
     total += std::exp2(key);
     if (key > 48) break;  // too large in any case
     for (const uint32_t u : around[v]) {
-      std::vector<uint32_t> joined;
-      std::set_union(around[u].begin(), around[u].end(), around[v].begin(), around[v].end(),
-                     std::back_inserter(joined));
-      std::erase_if(joined, [u = u, v = v](uint32_t x) { return x == u || x == v; });
-      around[u] = std::move(joined);
-      weigh(u);
+      weight[u] -= static_cast<double>(around[u].erase(v)) * log_states(v);
+      for (const uint32_t w : around[v]) {
+        if (w != u) connect(u, w);
+      }
+      queue.emplace(weight[u], u);
     }
   }
   width.total = std::log2(std::max(total, 1.0));

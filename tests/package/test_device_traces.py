@@ -108,6 +108,20 @@ def test_packed_is_the_same(cpu_trace, tmp_path):
     assert plain["spec"]["tables"] == same["spec"]["tables"]
 
 
+def test_decompression_is_bounded(cpu_trace, tmp_path):
+    text = cpu_trace.read_bytes()
+    half = len(text) // 2
+    members = tmp_path / "members.json.gz"  # gzip members may be concatenated
+    members.write_bytes(gzip.compress(text[:half]) + gzip.compress(text[half:]))
+    assert sg.calibrate(members)["spec"]["tables"] == sg.calibrate(cpu_trace)["spec"]["tables"]
+    bomb = tmp_path / "bomb.json.gz"
+    for filler in (b" ", b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'):
+        bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + filler * ((256 << 20) // len(filler))))
+        for _ in range(2):
+            with pytest.raises(sg.ParseError, match="bomb.json.gz: more than 64 MiB and 50 times as large"):
+                sg.calibrate(bomb)
+
+
 def without_shapes(trace):
     for event in trace["traceEvents"]:
         for key in ("Input Dims", "Input type"):

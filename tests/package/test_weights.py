@@ -135,6 +135,38 @@ def test_files_that_are_none(tmp_path):
         sg.Weights([{"a": torch.ones(1)}, {"a": torch.ones(1)}])
 
 
+@pytest.mark.parametrize("files, says", [
+    ({"a": 3}, r"weight_map\['a'\] is '3'"),
+    ({"a": ["a.pt"]}, r"weight_map\['a'\]"),
+    ({"a": None}, r"weight_map\['a'\]"),
+    ({"a": ""}, r"weight_map\['a'\]"),
+    ({"a": "."}, r"weight_map\['a'\]"),
+    ({"a": "../a.pt"}, r"weight_map\['a'\] is '\.\./a\.pt', not a file in the folder"),
+    ({"a": "/etc/passwd"}, r"weight_map\['a'\]"),
+    ({"a": "model.index.json"}, r"weight_map\['a'\]"),  # itself
+    ({"a": "x" * 400}, "x" * 400),
+    ({"a": "a\0b"}, "does not exist"),
+    ({"a": "none.pt"}, "none.pt"),
+    ({"a": "a.pt", "b": "a.pt"}, r"weight_map\['b'\] is 'a\.pt', which has no such tensor"),
+])  # fmt: skip
+def test_an_index_names_files_beside_it(files, says, tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
+    index = tmp_path / "model.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    for _ in range(2):
+        with pytest.raises(sg.FileError, match=says):
+            sg.Weights(index)
+    index.write_text(json.dumps({"weight_map": {"a": "a.pt"}}))
+    assert sg.Weights(index).shape("a") == (2,)
+
+
+def test_what_is_no_index_is_refused_by_name(tmp_path):
+    for content in (b"", b"[" * 100000, b"\xff\xfe", b"3", b"[]", b"{}", b'{"weight_map": []}'):
+        (tmp_path / "model.index.json").write_bytes(content)
+        with pytest.raises(sg.FileError, match="model.index.json is not a weight index"):
+            sg.Weights(tmp_path / "model.index.json")
+
+
 def anonymous_bytes():
     return int(re.search(r"RssAnon:\s+(\d+)", open("/proc/self/status").read()).group(1)) * 1024
 

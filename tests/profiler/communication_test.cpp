@@ -406,7 +406,7 @@ TEST(Communication, InEveryReport) {
   EXPECT_THAT(to_text(profile), HasSubstr("7.00 MiB sent by this process in 1 collectives"));
   EXPECT_THAT(nodes_csv(profile), HasSubstr(",7340032,"));
   bool in_its_row = false;
-  const nlohmann::json trace = chrome_trace(profile);
+  const nlohmann::json trace = nlohmann::json::parse(chrome_trace(profile));
   for (const auto& event : trace["traceEvents"]) {
     if (event["name"] == "_c10d_functional::all_reduce" && event["ph"] == "X") {
       in_its_row = event["tid"] == 4 && event["args"]["wire_bytes"] == 7 * kMiB;

@@ -113,7 +113,7 @@ TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {
   const Step step;
   const DeviceSpec spec = DeviceSpec::named("h100");
   const Profile costs = profile(step.t.graph, {.spec = &spec});
-  const nlohmann::json trace = chrome_trace(costs);
+  const nlohmann::json trace = nlohmann::json::parse(chrome_trace(costs));
   std::map<std::string, int> phases;
   double end = 0;
   double kernels = 0;
@@ -131,7 +131,32 @@ TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {
   EXPECT_NEAR(kernels, costs.time()->busy() * 1e6, 1e-6);
   EXPECT_GE(phases["C"], 3);
   EXPECT_THAT(trace.dump(), HasSubstr("estimated for NVIDIA H100"));
-  EXPECT_THAT(chrome_trace(profile(step.t.graph)).dump(), HasSubstr("every node takes 1 us"));
+  EXPECT_THAT(chrome_trace(profile(step.t.graph)), HasSubstr("every node takes 1 us"));
+}
+
+// Two modules in turns, each with a path of 40,000 bytes.
+TEST(Traces, LongModulePathsAreCut) {
+  std::string text = "shadowgraph 1 libtorch 2.13.0\noperator aten::relu(Tensor self) -> Tensor\ns0 = 4 cpu input\n";
+  constexpr int kNodes = 50;
+  for (int i = 1; i <= kNodes; ++i) text += "s" + std::to_string(i) + " = 4 cpu activation\n";
+  for (const char* part : {"a", "b"}) {
+    text += std::string("r") + (*part == 'a' ? "1" : "2") + " = module \"" + part;
+    for (int i = 0; i < 20'000; ++i) text += std::string(".") + part;
+    text += "\" \"M\" call 0 in r0\n";
+  }
+  text += "n0: %0 = sg::input(name=\"x\") : f32[1] @s0\n";
+  for (int i = 1; i <= kNodes; ++i) {
+    const std::string n = std::to_string(i);
+    text += "n" + n + ": %" + n + " = aten::relu(self=%" + std::to_string(i - 1) + ") : f32[1] @s" + n + " | r" +
+            std::to_string(1 + i % 2) + "\n";
+  }
+  text += "n" + std::to_string(kNodes + 1) + ": sg::output(values=[%" + std::to_string(kNodes) + "])\n";
+  const Graph graph = parse(text);
+  const Profile costs = profile(graph);
+  const std::string trace = chrome_trace(costs);
+  EXPECT_LT(trace.size(), kNodes * 20'000U);
+  EXPECT_GT(nlohmann::json::parse(trace)["traceEvents"].size(), 10U * kNodes);
+  EXPECT_LT(nodes_csv(costs).size(), kNodes * 2'000U);
 }
 
 TEST(Traces, ModelExplorerHasEveryNodeAndEdge) {

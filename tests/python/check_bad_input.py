@@ -7,6 +7,7 @@ characters in every output.
 
 import ast
 import csv
+import gzip
 import io
 import json
 import pathlib
@@ -75,17 +76,46 @@ WRONG = {
                ("tables", {"aten::mm": 1}, "tables.aten::mm is not an object"),
                ("tables", {"copy": {"float32": [[1, "x"]]}}, "tables.copy.float32[0][1] is not a number"),
                ("device", "toaster", "device is 'toaster', which is not a device type"),
+               ("memory", 80, "memory is not a key of a device spec (did you mean memory_bytes?)"),
+               ("memory_bytes", 80, "memory_bytes must be a number of bytes from 1 MiB"),
+               ("memory_bytes", 2**70, "memory_bytes must be a number of bytes"),
+               ("memory_bytes", "NaN", "memory_bytes is not a finite number >= 0"),
+               ("matmul/float32", 0, "matmul.float32 must be positive"),
+               ("matmul/bfloat16", -1, "matmul.bfloat16 is not a finite number >= 0"),
+               ("vector", 1e-300, "vector must be positive: a rate from 1 to 1e24 per second"),
+               ("host_call", 1e300, "host_call must be at most 1e6 seconds"),
+               ("gpu/moved", 1e-300, "gpu.moved must be positive"),
+               ("gpu/streams", 1, "gpu.streams is not a key of gpu (did you mean stream?)"),
+               ("host/lynk", 1, "host.lynk is not a key of host"),
                ("title", {}, "title is not a string")],
     "interconnect": [("levels", {}, "levels is not a list"),
                      ("levels/0/size", 0.5, "levels[0].size must be an integer"),
                      ("levels/0", "x", "levels[0] is not an object"),
                      ("sources", "x", "sources is not an object"),
                      ("base", [], "base is not a number"),
+                     ("levels/0/latancy", 1, "levels[0].latancy is not a key of a level (did you mean latency?)"),
+                     ("levels/0/bandwidth", 0, "levels[0].bandwidth must be positive"),
+                     ("levels/0/latency", 1e9, "levels[0].latency must be at most 1e6 seconds"),
+                     ("levls", [], "levls is not a key of an interconnect spec (did you mean levels?)"),
+                     ("ring_fill", 1e300, "ring_fill must be at most 1000 steps"),
                      ("axes", {"tp": 1}, "axes.tp is not an object"),
                      ("tables", {"reduce": {"8": 1}}, "tables.reduce.8 is not a list"),
                      ("levels/0/groups", [1], "levels[0].groups[0] is not an object")],
     "color_json": [("nodes/n1", [], "nodes.n1 must be a number or a string"),
                    ("title", 1, "title is not a string")],
+    "baseline": [("peak_bytes", -1, "peak_bytes is -1, not between 0"),
+                 ("flops", 2**64, "flops is not an integer"),
+                 ("nanosecond", 1, "nanosecond is not a key of a baseline (did you mean nanoseconds?)"),
+                 ("kernels/0", [1], "kernels[0] is not [kind, module, operator, amount]")],
+    "solution": [("version", 2, "version must be 1, not 2"),
+                 ("choice/0", -1, "choice[0] is -1, not between 0"),
+                 ("choise", [], "choise is not a key of a solution (did you mean choice?)")],
+    "layouts": [("mesh/0/sise", 2, "mesh[0].sise is not a key of a mesh axis (did you mean size?)"),
+                ("nodes/0/node", 2**70, "nodes[0].node is not an integer"),
+                ("nodes/0/result", [], "nodes[0].result is not a key of a node (did you mean results?)"),
+                ("versions", 1, "versions is not a key of a sharding plan (did you mean version?)")],
+    "graph_json": [("nodes/0/phas", "forward", "/nodes/0: unknown key 'phas'"),
+                   ("storages/0/size", 1, "/storages/0: unknown key 'size'")],
     "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: expected an integer")],
 }
 
@@ -96,7 +126,9 @@ def wrong_types(runs, good, folder):
     bad = folder / "bad.json"
     words = {"profile": ("compare", bad, graph), "device": ("profile", graph, "--spec", bad),
              "interconnect": ("profile", graph, "--interconnect", bad), "problem": ("shard", "--problem", bad),
-             "color_json": ("draw", graph, "--color", bad, "-o", folder / "x.svg"), "graph_json": ("capture", bad)}
+             "color_json": ("draw", graph, "--color", bad, "-o", folder / "x.svg"), "graph_json": ("capture", bad),
+             "baseline": ("check", bad, graph), "layouts": ("shard", graph, "--mesh", "2", "--solution", bad),
+             "solution": ("shard", "--problem", good["problem"][0], "--solution", bad)}
     for reader, cases in WRONG.items():
         for pointer, value, says in cases:
             changed(good[reader][-1], bad, pointer, value)
@@ -109,6 +141,65 @@ def wrong_types(runs, good, folder):
                            ('{"version": 1e999}', "invalid JSON")):
             bad.write_text(text)
             refuse(runs, words[reader], f"{bad}:", says)
+
+
+def seconds_and_sizes(runs, good, folder):
+    """Rates at the limits give finite times; a price is read strictly."""
+    graph = good["graph"][0]
+    slow = folder / "slow.json"
+    document = json.loads(good["device"][0].read_text())
+    document["matmul"] = {"float32": 1}
+    document |= {"bandwidth": 1, "vector": 1, "transcendental": 1}
+    document["gpu"] = None
+    slow.write_text(json.dumps(document))
+    out = accept(runs, ("profile", graph, "--spec", slow))
+    if re.search(r"\b(inf|nan|-\d[\d,.]*) s\b", out):
+        failures.append(f"a slow device: {out}")
+
+
+GRAPH = ["shadowgraph 1 libtorch 2.13.0", "operator aten::relu(Tensor self) -> Tensor",
+         "operator aten::stack(Tensor[] tensors, int dim=0) -> Tensor", "s0 = 64 cpu input"]
+
+
+def large_graph(kind, nodes):
+    """Returns a graph with a long or deep module path, or with many readers of one value."""
+    path = {"path": "a" * (40 * nodes), "deep": ".".join("a" * (20 * nodes))}.get(kind, "net")
+    other = path.replace("a", "b")
+    head = [*GRAPH, *(f"s{i} = 64 cpu activation" for i in range(1, nodes + 1)),
+            f'r1 = module "{path}" "A" call 0 in r0', f'r2 = module "{other}" "B" call 0 in r0']
+    body = ['n0: %0 = sg::input(name="x") : f32[16] @s0']
+    one = kind in ("readers", "outputs")
+    body += [f"n{i}: %{i} = aten::relu(self=%{0 if one else i - 1}) : f32[16] @s{i} | r{1 + i % 2}"
+             for i in range(1, nodes + 1)]
+    last = ", ".join(f"%{i}" for i in range(1, nodes + 1)) if kind == "outputs" else f"%{nodes}"
+    return "\n".join([*head, *body, f"n{nodes + 1}: sg::output(values=[{last}])", ""])
+
+
+def memory_is_linear(runs, good, folder):
+    """At most 100 bytes per byte of the input and 200 MB, at three sizes each; the time limit bounds the time."""
+    def within(words, path):
+        code, _, err, resident = runs.run(*words)
+        most = (100 * path.stat().st_size + 200_000_000) // 1024
+        if problem_of(code, err, 0) or code > 1 or resident > most:
+            failures.append(f"{' '.join(map(str, words))}: {code}, {resident >> 10} of {most >> 10} MiB\n{err[-300:]}")
+
+    path = folder / "large.sg"
+    for kind in ("path", "deep", "readers", "outputs"):
+        for nodes in (1000, 4000, 16000):
+            path.write_text(large_graph(kind, nodes))
+            within(("profile", path, "-o", folder / "out", "--export", "trace"), path)
+            within(("opt", path, "--pass", "cse"), path)
+            if kind in ("readers", "outputs"):
+                within(("shard", path, "--mesh", "2", "--time-limit", "1"), path)
+    packed = folder / "trace.json.gz"
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
+    for filler in (b" ", event, b"[" * 10):
+        for size in (1 << 24, 1 << 26, 1 << 28):
+            with gzip.open(packed, "wb", 6) as file:
+                file.write(b'{"traceEvents": [')
+                for _ in range(size >> 20):
+                    file.write(filler * ((1 << 20) // len(filler)))
+            within(("calibrate", "--trace", packed, "-o", folder / "x.json"), packed)
 
 
 def enormous(runs, good, folder):
@@ -299,7 +390,7 @@ def main():
         runs = Runs(sys.argv[1], sys.argv[2], folder)
         (folder / "good").mkdir()
         good = hostile_inputs.make_good(folder / "good", runs.good)
-        parts = (wrong_types, enormous, damaged_torchscript, hostile_names)
+        parts = (wrong_types, seconds_and_sizes, memory_is_linear, enormous, damaged_torchscript, hostile_names)
         for part in [part for part in parts if part.__name__ in sys.argv[3:] or len(sys.argv) == 3]:
             (folder / part.__name__).mkdir()
             part(runs, good, folder / part.__name__)

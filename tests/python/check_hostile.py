@@ -35,7 +35,7 @@ def check_one(number, options, readers, good, runs):
             shutil.copy(file, place / "0001.json")
             (place / "0001.so").write_bytes(b"no library")
         replaced = {"FILE": str(file), "GOOD": str(good["graph"][0]), "OUT": str(folder / "out"),
-                    "DIR": str(folder / "cache")}
+                    "DIR": str(folder / "cache"), "INPUTS": str(good["graph"][0].parent)}
         for key, value in replaced.items():
             words = [word.replace(key, value) for word in words]
         code, out, err, resident = runs.run(*words, cwd=folder)

@@ -1,6 +1,7 @@
 """Damaged and hostile files for check_hostile.py: valid files for every reader, and seeded mutations of them."""
 
 import copy
+import gzip
 import io
 import json
 import pathlib
@@ -170,6 +171,8 @@ def mutate(path, rng):
         return mutate_zip(data, rng)
     if rng.random() < 0.2:
         return mutate_bytes(data, rng)
+    if path.suffix == ".gz":
+        return gzip.compress(mutate_json(gzip.decompress(data).decode(), rng).encode("utf-8", "surrogatepass"))
     text = data.decode()
     return (mutate_json if path.suffix == ".json" else mutate_text)(text, rng).encode("utf-8", "surrogatepass")
 
@@ -238,6 +241,12 @@ def make_good(folder, run):
     train = graphs[0]
     run("profile", train, "-o", folder / "report", "--export", "nodes-csv")
     run("shard", train, "--mesh", "2", "--time-limit", "1", "--export", folder / "assignment.json")
+    run("shard", "--problem", folder / "assignment.json", "--time-limit", "1", "-o", folder / "solution.json")
+    run("shard", train, "--mesh", "2", "--time-limit", "1", "-o", folder / "sharded")
+    run("check", folder / "baseline.json", train, "--spec", "h100", "--update")
+    run("profile", train, "--spec", "h100", "-o", folder / "traced", "--export", "trace")
+    trace = (folder / "traced/trace.json").read_bytes()
+    (folder / "trace.json.gz").write_bytes(gzip.compress(trace))
     for name, content in (("colors.json", json.dumps(COLORS)), ("rules.txt", RULES), ("patterns.txt", PATTERNS),
                           ("manifest.json", json.dumps(MANIFEST)), ("iopddl.json", json.dumps(IOPDDL)),
                           ("h100.json", (ROOT / "profiler/time/devices/h100.json").read_text()),
@@ -253,9 +262,11 @@ def good_in(folder):
             "graph_json": sorted(folder.glob("*-graph.json"))}
     one = {"profile": "report/profile.json", "device": "h100.json", "interconnect": "links.json", "rules": "rules.txt",
            "pattern": "patterns.txt", "color_json": "colors.json", "color_csv": "report/nodes.csv",
-           "manifest": "manifest.json", "exported": "net.pt2"}
+           "manifest": "manifest.json", "exported": "net.pt2", "solution": "solution.json",
+           "layouts": "sharded/layouts.json", "baseline": "baseline.json"}
     good |= {reader: [folder / name] for reader, name in one.items()}
     good["problem"] = [folder / "assignment.json", folder / "iopddl.json"]
+    good["device_trace"] = [folder / "traced/trace.json", folder / "trace.json.gz"]
     good["torchscript"] = [folder / "traced.pt", folder / "scripted.pt"]
     return good
 
@@ -282,6 +293,10 @@ COMMANDS = {
     "interconnect": ["profile GOOD --interconnect FILE", "shard GOOD --mesh 2 --time-limit 1 --interconnect FILE"],
     "rules": ["shard GOOD --mesh 2 --time-limit 1 --rules FILE"],
     "problem": ["shard --problem FILE --time-limit 2 -o OUT/solution.json"],
+    "solution": ["shard --problem INPUTS/assignment.json --solution FILE --json"],
+    "layouts": ["shard GOOD --mesh 2 --time-limit 1 --solution FILE"],
+    "baseline": ["check FILE GOOD", "check FILE GOOD --json"],
+    "device_trace": ["calibrate --trace FILE -o OUT/x.json", "compare GOOD FILE"],
     "pattern": ["opt GOOD --pass rewrite{file=FILE}"],
     "color_json": ["draw GOOD --color FILE -o OUT/x.svg", "draw GOOD --color FILE -o OUT/x.html"],
     "color_csv": ["draw GOOD --color FILE:flops -o OUT/x.dot", "draw GOOD --color FILE:bytes_read"],

@@ -1,7 +1,7 @@
 // Export of profiles to other formats, and comparison with traces of torch.profiler.
 //
 //     write_file("nodes.csv", nodes_csv(costs));
-//     write_file("trace.json", chrome_trace(costs).dump());           // ui.perfetto.dev, chrome://tracing
+//     write_file("trace.json", chrome_trace(costs));                  // ui.perfetto.dev, chrome://tracing
 //     write_file("snapshot.pickle", memory_snapshot(costs));          // pytorch.org/memory_viz, torch.cuda._memory_viz
 //     write_file("model_explorer.json", model_explorer(costs).dump());
 #pragma once
@@ -48,7 +48,7 @@ std::string storages_csv(const Profile& profile);
 // kernels; without, every node takes one microsecond, and the trace states that. With times of collectives, these have
 // a row and all events are placed by OverlappedStep (shadowgraph/profile/step_time.h). Modules are nested slices;
 // counters show live bytes by kind, and scratch.
-nlohmann::json chrome_trace(const Profile& profile);
+std::string chrome_trace(const Profile& profile);
 
 // Writes the format of torch.cuda.memory._dump_snapshot (pickle protocol 2): segments, blocks and events of the
 // simulated caching allocator of the profile's device. Modules and sources are frames; each storage has one entry.
