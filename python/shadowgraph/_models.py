@@ -118,8 +118,8 @@ def _from_configuration(config):
 
 def beyond_positions(module, tokens):
     """Returns a note if there are more tokens than positions, else "". Raises Error if the positions are a table."""
-    config = getattr(module, "config", None)
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else None
+    text_config = getattr(getattr(module, "config", None), "get_text_config", None)
+    text = text_config and text_config(decoder=True)
     longest = getattr(text, "max_position_embeddings", None)
     if not isinstance(longest, int) or longest < 1 or tokens <= longest:
         return ""

@@ -93,7 +93,7 @@ def _shown(value):
 
 def _fields_read(error):
     """Returns the fields of a transformers configuration that the innermost such lines of the traceback read."""
-    fields = {}
+    fields: dict[str, object] = {}
     for (frame, _), at in zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__)):
         owner = frame.f_locals.get("self")
         config = frame.f_locals.get("config", getattr(owner, "config", owner))
