@@ -82,8 +82,13 @@ def error_message(error, debug):
     if isinstance(error, (_C.Error, OSError)):
         return str(error)
     said = str(error) if isinstance(error, AttributeError) else f"the program raised {type(error).__name__}: {error}"
+    return said + _fields_of(error)
+
+
+def _fields_of(error):
+    """Returns the end of a message: the fields of a configuration that the failing line read, with their values."""
     fields = ", ".join(f"{name} = {_shown(value)}" for name, value in _fields_read(error).items())
-    return f"{said}; the failing line reads {fields} of the configuration" if fields else said
+    return f"; the failing line reads {fields} of the configuration" if fields else ""
 
 
 def _shown(value):
@@ -183,10 +188,10 @@ def _configuration(path):
     _check_fields(path, described, defaults.to_dict())
     try:
         return transformers.AutoConfig.for_model(**described)
-    except Exception as error:
-        if isinstance(error, ImportError) or _fields_read(error):
-            raise
-        raise _C.Error(f"{path}: {error}") from None
+    except ImportError:
+        raise
+    except Exception as error:  # of the class's own checks
+        raise _C.Error(f"{path}: {type(error).__name__}: {error}{_fields_of(error)}") from None
 
 
 # Fields that count something. Huge or negative ones fail far from here, or take all memory.

@@ -22,7 +22,11 @@ class Executor {
         executor_(clone(graph), options(device, autograd, copy_inputs, check_results, groups_, std::move(generators))) {
   }
 
-  const std::vector<std::string>& input_names() const { return executor_.input_names(); }
+  py::list input_names() const {
+    py::list names;
+    for (const std::string& name : executor_.input_names()) names.append(text_object(name));
+    return names;
+  }
 
   // Releases the GIL, which Python operators and other threads need.
   std::pair<std::vector<at::Tensor>, NamedTensors> run(std::vector<at::Tensor> in_order, const NamedTensors& named) {

@@ -122,6 +122,7 @@ def test_constants_load_without_running_code(tmp_path):
 
 def script(tmp_path, body, methods=""):
     source = f"""
+import warnings
 import torch
 class Net(torch.nn.Module):
 {methods}
@@ -357,32 +358,30 @@ def test_an_endless_loop_ends_by_ctrl_c(at_load, tmp_path):
 # ---- Sources that run code
 
 
-def tool(*words):
-    return subprocess.run([sys.executable, "-m", "shadowgraph", *words], capture_output=True, text=True)
-
-
-def test_untrusted_refuses_sources_that_run_code(tmp_path, monkeypatch):
+def test_untrusted_refuses_sources_that_run_code(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     page = pathlib.Path(__file__).parents[2] / "docs" / "untrusted-files.md"
     (tmp_path / "stranger.py").write_text("open('ran', 'w')\nimport torch\nmake = lambda: torch.nn.Linear(2, 2)\n")
     path = script(tmp_path, "        return x * 2")
-    graph = sg.capture(torch.nn.Linear(2, 2), "f32[4,2]")
-    graph.save("graph.sg")
+    sg.capture(torch.nn.Linear(2, 2), "f32[4,2]").save("graph.sg")
     for source in (str(path), "stranger:make"):
-        for words in (["profile", source], ["capture", source], ["draw", source],
+        for words in (["profile", source], ["capture", source], ["draw", source], ["emit", source, "-o", "out"],
                       ["check", "base.json", source, "--update"], ["compare", "graph.sg", source],
-                      ["compare", source, "graph.sg"],
+                      ["compare", source, "graph.sg"], ["shard", source, "--mesh", "2"], ["checkpoint", source],
+                      ["fit", source, "--memory", "l4"], ["pipeline", source, "--ranks", "2"],
                       ["plan", source, "--devices", "2xh100", "--samples-per-step", "2"]):  # fmt: skip
-            done = tool(*words, "--input", "f32[4,2]", "--untrusted")
-            assert done.returncode == 1 and "refused by --untrusted" in done.stderr, (words, done.stderr)
-            runs = done.stderr.partition("which runs ")[2].partition(": refused")[0]
-            assert not page.exists() or runs in page.read_text()
-            done = tool(words[0], "--untrusted", *words[1:], "--input", "f32[4,2]")
-            assert done.returncode == 1 and "refused by --untrusted" in done.stderr
+            for arguments in ([*words, "--untrusted"], [words[0], "--untrusted", *words[1:]]):
+                capfd.readouterr()
+                code = _shadowgraph.run_tool([*arguments, "--input", "f32[4,2]"])
+                err = capfd.readouterr().err
+                assert code == 1 and "refused by --untrusted" in err, (arguments, err)
+                runs = err.partition("which runs ")[2].partition(": refused")[0]
+                assert runs in page.read_text()
     assert not (tmp_path / "ran").exists()
-    assert tool("profile", "graph.sg", "--untrusted").returncode == 0
-    assert tool("profile", "resnet18", "--untrusted").returncode == 0
-    assert tool("profile", "stranger:make", "--input", "f32[4,2]").returncode == 0 and (tmp_path / "ran").exists()
+    for words in (["profile", "graph.sg"], ["compare", "graph.sg", "graph.sg"], ["capture", "resnet18"]):
+        assert _shadowgraph.run_tool([*words, "--untrusted"]) == 0, words
+    assert _shadowgraph.run_tool(["capture", "stranger:make", "--input", "f32[4,2]"]) == 0
+    assert (tmp_path / "ran").exists()
 
 
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,

@@ -65,11 +65,11 @@ def test_overlap_that_gains_nothing():
 
 
 def test_what_does_not_fit(figures, tmp_path):
-    small = {**SLOW, "memory_bytes": 1000}
+    small = {**SLOW, "memory_bytes": 1 << 20}
     (tmp_path / "slow.json").write_text(json.dumps(small))
-    sharding = sg.shard(step(), "dp=2", **figures)
+    sharding = sg.shard(step(batch=8192), "dp=2", **figures)
     assert not sharding.dict()["verdict"]["fits"] and "does not fit into memory" in str(sharding)
-    assert "try --memory 1000 B" in str(sharding)
+    assert "try --memory 1.00 MiB" in str(sharding)
 
 
 @pytest.mark.parametrize("axis", ["pp", "pipe", "pipeline", "stage"])
