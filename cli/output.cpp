@@ -16,6 +16,7 @@ namespace {
 // Breaks a line at blanks, between columns if possible, and indents what follows.
 std::string folded(std::string_view line, size_t width) {
   const size_t indent = std::min(line.find_first_not_of(' '), line.size()) + 4;
+  if (line.find_first_not_of('-') == line.npos) return std::string(line.substr(0, width));  // a rule
   std::string out;
   while (line.size() > width) {
     size_t at = line.substr(0, width).rfind("  ");

@@ -214,7 +214,7 @@ double JsonPlace::between(double least, double most, const char* expected) const
   return value;
 }
 
-double JsonPlace::rate() const { return between(1, 1e24, "positive: a rate from 1 to 1e24 per second"); }
+double JsonPlace::rate() const { return between(1, 1e30, "positive: a rate from 1 to 1e30 per second"); }
 
 double JsonPlace::fraction() const { return between(1e-6, 1e3, "positive: a factor from 1e-6 to 1000"); }
 

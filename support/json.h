@@ -60,7 +60,7 @@ class JsonPlace {
   int64_t integer(int64_t least, int64_t most) const;
   double number() const;    // also accepts "Infinity", "-Infinity" and "NaN"
   double amount() const;    // a finite number >= 0
-  double rate() const;      // per second, from 1 to 1e24: smaller ones make times infinite
+  double rate() const;      // per second, from 1 to 1e30: smaller ones make times infinite
   double fraction() const;  // from 1e-6 to 1e3: a part of a rate, or a factor
   double seconds() const;   // from 0 to 1e6
   // Bytes of a memory: from 1 MiB, since 80 means 80 GB, to 2^60, or 0 if unknown.

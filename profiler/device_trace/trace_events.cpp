@@ -42,7 +42,7 @@ struct TextBuffer : std::streambuf {
 class GzipBuffer : public std::streambuf {
  public:
   GzipBuffer(std::string_view packed, const std::string& name)
-      : name_(name), packed_(packed), left_((size_t{64} << 20) + 50 * packed.size()), piece_(size_t{1} << 16) {
+      : name_(name), packed_(packed), left_((size_t{16} << 20) + 50 * packed.size()), piece_(size_t{1} << 16) {
     constexpr int kGzip = 16;  // added to the window bits
     if (inflateInit2(&stream_, MAX_WBITS + kGzip) != Z_OK) refuse("zlib failed to initialize");
   }
@@ -72,7 +72,7 @@ class GzipBuffer : public std::streambuf {
       if (code != Z_OK && !ended_) refuse("damaged: not valid gzip data");
     }
     if (got > left_)
-      refuse("more than 64 MiB and 50 times as large when decompressed; decompress it, or profile fewer steps");
+      refuse("more than 16 MiB and 50 times as large when decompressed; decompress it, or profile fewer steps");
     left_ -= got;
     setg(piece_.data(), piece_.data(), piece_.data() + got);
     return traits_type::to_int_type(piece_[0]);

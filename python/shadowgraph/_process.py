@@ -519,6 +519,12 @@ def _patch_backward():
         except RuntimeError as error:
             if isinstance(error, _C.Error):
                 raise
+            if _C.is_active() and any(each.device.type == torch._C._get_privateuse1_backend_name() for each in outputs):
+                raise _C.UnsupportedError(
+                    "autograd's engine supports privateuseone only with a registered backend; load it, or call "
+                    'torch.utils.backend_registration._setup_privateuseone_for_python_backend("name") first, which is '
+                    "permanent in the process"
+                ) from error
             missing = None if _C.is_active() else _missing_device(outputs)
             if missing is None:
                 raise

@@ -109,8 +109,8 @@ nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph) {
   return json;
 }
 
-GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph) {
-  const JsonPlace place(json, "sharding plan");
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph, const std::string& name) {
+  const JsonPlace place(json, name);
   if (place["format"].text() != kPlanFormat)
     place["format"].fail(fmt::format("must be {}, not {}", kPlanFormat, place["format"].text()));
   if (place["version"].integer() != kPlanVersion)
@@ -209,7 +209,7 @@ ImportedSolution read_solution(std::string_view text, const std::string& name, c
   const JsonPlace place(json, name);
   if (!place.is_object()) place.fail("must be an object or a list of strategies");
   if (place.find("format")) {
-    answer.plan = graph_layouts_from_json(json, graph);
+    answer.plan = graph_layouts_from_json(json, graph, name);
   } else {
     answer.layouts = layouts_by_name(place);
   }

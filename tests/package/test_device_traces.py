@@ -118,7 +118,7 @@ def test_decompression_is_bounded(cpu_trace, tmp_path):
     for filler in (b" ", b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'):
         bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + filler * ((256 << 20) // len(filler))))
         for _ in range(2):
-            with pytest.raises(sg.ParseError, match="bomb.json.gz: more than 64 MiB and 50 times as large"):
+            with pytest.raises(sg.ParseError, match="bomb.json.gz: more than 16 MiB and 50 times as large"):
                 sg.calibrate(bomb)
 
 

@@ -82,7 +82,7 @@ WRONG = {
                ("memory_bytes", "NaN", "memory_bytes is not a finite number >= 0"),
                ("matmul/float32", 0, "matmul.float32 must be positive"),
                ("matmul/bfloat16", -1, "matmul.bfloat16 is not a finite number >= 0"),
-               ("vector", 1e-300, "vector must be positive: a rate from 1 to 1e24 per second"),
+               ("vector", 1e-300, "vector must be positive: a rate from 1 to 1e30 per second"),
                ("host_call", 1e300, "host_call must be at most 1e6 seconds"),
                ("gpu/moved", 1e-300, "gpu.moved must be positive"),
                ("gpu/streams", 1, "gpu.streams is not a key of gpu (did you mean stream?)"),

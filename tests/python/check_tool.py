@@ -738,7 +738,7 @@ def files_of_others(folder):
             at = at[step]
         at[key] = 1e11
         (folder / "links.json").write_text(json.dumps(links))
-        expect(1, "shard", graph, "--mesh", "2", "--interconnect", folder / "links.json", says=(key, "not a known key"))
+        expect(1, "shard", graph, "--mesh", "2", "--interconnect", folder / "links.json", says=(key, "is not a key of"))
     spec = json.loads(run("list", "devices", "--json")[1])[0]
     spec["matmul"]["float32"] = 0
     (folder / "spec.json").write_text(json.dumps(spec))

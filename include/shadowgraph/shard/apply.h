@@ -45,7 +45,8 @@ struct GraphLayouts {
 //
 // Reading throws ParseError if the JSON is not a plan for this graph.
 nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph);
-GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph);
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph,
+                                     const std::string& name = "sharding plan");
 
 // A redistribution required by a plan, shared by one or more operands.
 struct LayoutChange {
