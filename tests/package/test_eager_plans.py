@@ -180,7 +180,7 @@ def test_a_title_is_no_code():
     text = sg._shadowgraph._layouts_script('a\nraise SystemExit\r"""\x0craise SystemExit', "MESH = {'dp': 2}\n")
     tree = ast.parse(text)
     assert not any(isinstance(node, ast.Raise) for node in tree.body)
-    assert '\n# a raise SystemExit """ raise SystemExit\nMESH = ' in text
+    assert '\n# a raise SystemExit     raise SystemExit\nMESH = ' in text
 
 
 def test_what_does_not_fit_is_refused(figures):

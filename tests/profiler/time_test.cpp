@@ -370,7 +370,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(R"({"version": 1, "base": "h100", "memory_bytes": 80})", "memory_bytes must be a number of bytes from 1 MiB");
   refused(R"({"version": 1, "base": "h100", "memory_bytes": 1e30})", "memory_bytes must be a number of bytes");
   refused(R"({"version": 1, "base": "h100", "matmul": {"float16": 0}})", "matmul.float16 must be positive");
-  refused(R"({"version": 1, "base": "h100", "vector": 1e-300})", "vector must be positive: a rate from 1 to 1e24");
+  refused(R"({"version": 1, "base": "h100", "vector": 1e-300})", "vector must be positive: a rate from 1 to 1e30");
   refused(R"({"version": 1, "base": "h100", "host_call": 1e300})", "host_call must be at most 1e6 seconds");
   refused(R"({"version": 1, "base": "h100", "gpu": {"moved": 1e-9}})",
           "gpu.moved must be positive: a factor from 1e-6");
