@@ -32,7 +32,7 @@ namespace shadowgraph {
 class DefaultGenerator {
  public:
   DefaultGenerator();
-  ~DefaultGenerator() { end(); }
+  ~DefaultGenerator();
   DefaultGenerator(const DefaultGenerator&) = delete;
   DefaultGenerator& operator=(const DefaultGenerator&) = delete;
 
@@ -40,7 +40,7 @@ class DefaultGenerator {
   void draw(NodeId node);
   // Gives the generator to code that is not recorded, and takes it back. A seed set in between counts as the program's.
   void suspend();
-  void resume();
+  void resume() noexcept;
   // Restores the generator. Later calls have no effect.
   void end();
   // Inserts the changes into the graph of the program, whose draws must still be there.
@@ -68,6 +68,7 @@ class DefaultGenerator {
   at::Generator generator_;
   bool active_ = false;
   bool suspended_ = false;
+  bool out_of_memory_ = false;  // since resume()
   std::vector<NodeId> draws_;
   std::vector<Change> changes_;  // the first is the state before the capture
   std::vector<Point> tickets_;   // by number
