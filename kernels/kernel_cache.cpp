@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <string>
 #include <thread>

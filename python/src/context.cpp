@@ -154,8 +154,8 @@ py::object Context::begin(const py::object& self) {
   contexts().push_back(py::object(self).release().ptr());
   on_exit([this] {
     std::vector<PyObject*>& all = contexts();
-    const auto place = std::ranges::find_if(
-        all, [this](PyObject* each) { return py::cast<Context*>(py::handle(each)) == this; });
+    const auto place =
+        std::ranges::find_if(all, [this](PyObject* each) { return py::cast<Context*>(py::handle(each)) == this; });
     if (place == all.end()) return;
     const py::object held = py::reinterpret_steal<py::object>(*place);
     all.erase(place);
@@ -172,9 +172,10 @@ void Context::exit(const py::object& self, const py::object& type, const py::obj
   if (all.back() != self.ptr()) {
     if (!is_interrupt(type)) {
       left_ = true;
-      throw Error(name_of(self) + " is left before " + name_of(all.back()) +
-                  ", which was entered inside it; both end when the inner one is left. Leave contexts in reverse order, "
-                  "and do not await inside one: asyncio tasks share the contexts of their thread");
+      throw Error(
+          name_of(self) + " is left before " + name_of(all.back()) +
+          ", which was entered inside it; both end when the inner one is left. Leave contexts in reverse order, "
+          "and do not await inside one: asyncio tasks share the contexts of their thread");
     }
     end_inner(self);  // their own exits were interrupted
   }
@@ -208,8 +209,7 @@ void Context::interrupted(const py::object& /*self*/) { before_->restore(); }
 void bind_contexts(py::module_& m) {
   py::class_<Cleanup>(m, "Cleanup", "Context manager whose steps restore state, also after an interrupt.")
       .def(py::init<>())
-      .def("__enter__",
-           [](const py::object& self) { return py::cast<Cleanup&>(self).enter(self); })
+      .def("__enter__", [](const py::object& self) { return py::cast<Cleanup&>(self).enter(self); })
       .def("__exit__", [](const py::object& self, const py::object& type, const py::object& value,
                           const py::object& trace) { py::cast<Cleanup&>(self).exit(self, type, value, trace); })
       .def("_enter", [](const py::object&) {})
@@ -220,11 +220,13 @@ void bind_contexts(py::module_& m) {
             self.on_exit([step, arguments] { step(*arguments); });
           },
           "Runs step(*arguments) at the end. It must be idempotent, since an interrupt repeats it.")
-      .def("set", &Cleanup::set, py::arg("owner"), py::arg("name"), py::arg("value"), "Sets an attribute until the end.")
+      .def("set", &Cleanup::set, py::arg("owner"), py::arg("name"), py::arg("value"),
+           "Sets an attribute until the end.")
       .def("enter_context", &Cleanup::enter_context, py::arg("manager"),
            "Enters another context manager, which is left with this one; returns the result of its __enter__.")
       .def("run", &Cleanup::run, "Runs all steps now.");
-  py::class_<Context, Cleanup>(m, "Context", "A Cleanup that is left on its thread, in reverse order.").def(py::init<>());
+  py::class_<Context, Cleanup>(m, "Context", "A Cleanup that is left on its thread, in reverse order.")
+      .def(py::init<>());
 }
 
 }  // namespace shadowgraph::python

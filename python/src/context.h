@@ -89,8 +89,7 @@ class GuardContext final : public Base {
  private:
   py::object begin(const py::object& self) override {
     py::object result = Base::begin(self);
-    auto guard =
-        std::apply([](const auto&... arguments) { return std::make_shared<Guard>(arguments...); }, arguments_);
+    auto guard = std::apply([](const auto&... arguments) { return std::make_shared<Guard>(arguments...); }, arguments_);
     this->on_exit([guard = std::move(guard)]() mutable { guard.reset(); });
     return result;
   }
