@@ -65,7 +65,7 @@ struct LoadedGraph {
 enum class SourceKind { kModel, kTorchScript, kExported, kGraph, kPython };
 // Detects the kind by the file's contents, not its name. Throws Error for anything else.
 SourceKind kind_of_source(const std::string& source);
-// Throws Error for a source that runs code of its own, for --untrusted.
+// Throws Error if capturing the source runs code that it contains or names, for --untrusted.
 void refuse_code(const std::string& source);
 
 // Number of layers of a built-in model or a transformers configuration; 0 for others and for files.
