@@ -9,6 +9,7 @@
 #include "core/calls/calls_on_fakes.h"
 #include "core/fake/process_groups.h"
 #include "ir/records.h"
+#include "sharding/layout/dimension_cuts.h"
 
 namespace shadowgraph {
 

@@ -257,7 +257,8 @@ class AlternatingSearch {
                                         human_bytes(sharding_.memory), why));
     }
     rounds_[best_round_].best = true;
-    Sharding found{.device = *sharding_.device};
+    Sharding found;
+    found.device = *sharding_.device;
     if (sharding_.interconnect != nullptr) found.links = *sharding_.interconnect;
     found.graph = with(*best_choice_);
     found.segments = best_choice_->segments;

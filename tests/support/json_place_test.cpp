@@ -59,7 +59,7 @@ TEST_F(Places, ReadWhatIsThere) {
 
 TEST(JsonPlaceKeys, ReadersAreTheSchema) {
   const nlohmann::json document =
-      parse_json(R"({"size": 1, "latancy": 2, "rates": {"slow": 0, "tiny": 1e-300, "huge": 1e25, "good": 5},
+      parse_json(R"({"size": 1, "latancy": 2, "rates": {"slow": 0, "tiny": 1e-300, "huge": 1e35, "good": 5},
                      "memory": [80, 1e30, 1048576.5, 85899345920, 0]})",
                  "my.json");
   const JsonPlace place(document, "my.json");
