@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <string>
 #include <thread>
@@ -303,11 +304,22 @@ std::string Kernel::problem() const {
   return problem_;
 }
 
-// Compiler threads, started on first use.
+// Compiler threads, started on first use. A child process after fork() has none of them, so it gets new jobs, which take
+// over the kernels that were queued or compiling.
 class KernelCache::Jobs {
  public:
-  Jobs(KernelCache& cache, int threads) : cache_(cache), most_(std::max(threads, 1)) {}
+  Jobs(KernelCache& cache, int threads, std::deque<KernelRef> queue = {})
+      : cache_(cache), most_(std::max(threads, 1)), queue_(std::move(queue)) {
+    static const int handlers = ::pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+    static_cast<void>(handlers);
+    const std::lock_guard lock(all().mutex);
+    all().jobs.insert(this);
+  }
   ~Jobs() {
+    {
+      const std::lock_guard lock(all().mutex);
+      all().jobs.erase(this);
+    }
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
@@ -322,15 +334,63 @@ class KernelCache::Jobs {
   void add(KernelRef kernel) {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(kernel));
-    if (threads_.size() < most_ && threads_.size() < queue_.size() + busy_) threads_.emplace_back([this] { run(); });
+    start_threads();
     changed_.notify_one();
   }
   void wait() {
     std::unique_lock lock(mutex_);
-    wait_until(idle_, lock, [this] { return queue_.empty() && busy_ == 0; });
+    start_threads();
+    wait_until(idle_, lock, [this] { return queue_.empty() && compiling_.empty(); });
   }
 
  private:
+  struct All {
+    std::recursive_mutex mutex;
+    std::set<Jobs*> jobs;
+  };
+  static All& all() {
+    static auto* all = new All;
+    return *all;
+  }
+
+  // fork() copies mutexes in their present state, so all are held meanwhile.
+  static void before_fork() {
+    all().mutex.lock();
+    for (Jobs* jobs : all().jobs) {
+      jobs->cache_.mutex_.lock();
+      for (const auto& [hash, kernel] : jobs->cache_.kernels_) kernel->mutex_.lock();
+      jobs->mutex_.lock();
+    }
+  }
+  static void after_fork_in_parent() {
+    for (Jobs* jobs : all().jobs) {
+      jobs->mutex_.unlock();
+      jobs->unlock_cache();
+    }
+    all().mutex.unlock();
+  }
+  static void after_fork_in_child() {
+    for (Jobs* jobs : std::set<Jobs*>(std::move(all().jobs))) {
+      std::deque<KernelRef> queue = std::move(jobs->queue_);
+      queue.insert(queue.begin(), jobs->compiling_.begin(), jobs->compiling_.end());
+      KernelCache& cache = jobs->cache_;
+      static_cast<void>(cache.jobs_.release());  // never destroyed: its threads do not exist
+      cache.jobs_ = std::make_unique<Jobs>(cache, static_cast<int>(jobs->most_), std::move(queue));
+      jobs->unlock_cache();
+    }
+    all().mutex.unlock();
+  }
+  void unlock_cache() {
+    for (const auto& [hash, kernel] : cache_.kernels_) kernel->mutex_.unlock();
+    cache_.mutex_.unlock();
+  }
+
+  void start_threads() {
+    while (threads_.size() < most_ && threads_.size() < queue_.size() + compiling_.size()) {
+      threads_.emplace_back([this] { run(); });
+    }
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -338,12 +398,12 @@ class KernelCache::Jobs {
       if (ending_) return;
       const KernelRef kernel = std::move(queue_.front());
       queue_.pop_front();
-      ++busy_;
+      compiling_.insert(kernel);
       lock.unlock();
       cache_.obtain(kernel);
       lock.lock();
-      --busy_;
-      if (queue_.empty() && busy_ == 0) idle_.notify_all();
+      compiling_.erase(kernel);
+      if (queue_.empty() && compiling_.empty()) idle_.notify_all();
     }
   }
 
@@ -353,7 +413,7 @@ class KernelCache::Jobs {
   std::condition_variable changed_;
   std::condition_variable idle_;
   std::deque<KernelRef> queue_;
-  size_t busy_ = 0;
+  std::set<KernelRef> compiling_;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

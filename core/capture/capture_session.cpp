@@ -192,7 +192,7 @@ RegionScope::RegionScope(const std::string& label) {
 }
 
 RegionScope::~RegionScope() {
-  if (session_ != nullptr && current_recorder() != nullptr) current_recorder()->leave_region();
+  if (session_ != nullptr && session_ == thread_state.capture) current_recorder()->leave_region();
 }
 
 ModuleScope::ModuleScope(const torch::nn::Module& module) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <exception>
 #include <map>
+#include <new>
 
 #include "core/calls/functions.h"
 #include "core/capture/random_state.h"
@@ -92,6 +94,7 @@ void DefaultGenerator::observe() {
 }
 
 void DefaultGenerator::draw(NodeId node) {
+  if (out_of_memory_) throw std::bad_alloc();
   if (!active_ || suspended_) return;
   observe();
   draws_.push_back(node);
@@ -105,24 +108,39 @@ void DefaultGenerator::suspend() {
   suspended_ = true;
 }
 
-void DefaultGenerator::resume() {
+void DefaultGenerator::resume() noexcept {
   if (!active_ || !suspended_) return;
-  suspended_ = false;
-  const at::Tensor before = std::exchange(real_state_, state_of(generator_));
-  const RealCalls real;
-  const auto seed = real_state_.equal(before) ? std::nullopt : fresh_seed(generator_);
-  if (seed) return change({.seed = seed, .state = real_state_});
-  put_ticket();
+  try {
+    const at::Tensor before = std::exchange(real_state_, state_of(generator_));
+    const RealCalls real;
+    const auto seed = real_state_.equal(before) ? std::nullopt : fresh_seed(generator_);
+    seed ? change({.seed = seed, .state = real_state_}) : put_ticket();
+    suspended_ = false;
+  } catch (const std::exception&) {  // called by destructors: the next draw throws
+    out_of_memory_ = true;
+  }
+}
+
+DefaultGenerator::~DefaultGenerator() {
+  try {
+    end();
+  } catch (const std::exception&) {  // the generator is restored
+  }
 }
 
 void DefaultGenerator::end() {
   if (!active_) return;
-  if (!suspended_) {
-    observe();
-    set_state(generator_, real_state_);
-  }
   active_ = false;
   in_use = false;
+  if (suspended_) return;
+  std::exception_ptr failure;
+  try {
+    observe();
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  set_state(generator_, real_state_);
+  if (failure) std::rethrow_exception(failure);
 }
 
 void DefaultGenerator::record_in(Graph& graph) const {

@@ -32,14 +32,14 @@ namespace shadowgraph {
 class DefaultGenerator {
  public:
   DefaultGenerator();
-  ~DefaultGenerator() { end(); }
+  ~DefaultGenerator();
   C10_DISABLE_COPY_AND_ASSIGN(DefaultGenerator);
 
   // Must be called for each recorded draw from the generator, in program order.
   void draw(NodeId node);
   // Gives the generator to code that is not recorded, and takes it back. A seed set in between counts as the program's.
   void suspend();
-  void resume();
+  void resume() noexcept;
   // Restores the generator. Later calls have no effect.
   void end();
   // Inserts the changes into the graph of the program, whose draws must still be there.
@@ -67,6 +67,7 @@ class DefaultGenerator {
   at::Generator generator_;
   bool active_ = false;
   bool suspended_ = false;
+  bool out_of_memory_ = false;  // since resume()
   std::vector<NodeId> draws_;
   std::vector<Change> changes_;  // the first is the state before the capture
   std::vector<Point> tickets_;   // by number

@@ -43,6 +43,12 @@ Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
 
 }  // namespace
 
+void SessionLink::storage_bound() {
+  const std::lock_guard lock(mutex_);
+  if (freed_.capacity() <= bound_) freed_.reserve(2 * bound_ + 1);
+  ++bound_;
+}
+
 void SessionLink::storage_freed(StorageId id) noexcept {
   if (!id.valid()) return;
   const std::lock_guard lock(mutex_);
@@ -54,6 +60,7 @@ void SessionLink::storage_freed(StorageId id) noexcept {
 void SessionLink::take_frees(std::vector<StorageId>& freed) {
   const std::lock_guard lock(mutex_);
   freed.insert(freed.end(), freed_.begin(), freed_.end());
+  bound_ -= freed_.size();
   freed_.clear();
   pending_.store(false, std::memory_order_release);
 }
@@ -105,6 +112,7 @@ c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t sessi
 
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link) {
   const uint32_t session = link->session();
+  link->storage_bound();
   if (const StorageContext* context = find_storage_context(storage)) {
     for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
       auto* binding = static_cast<Binding*>(w);

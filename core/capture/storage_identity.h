@@ -26,6 +26,8 @@ class SessionLink : public c10::intrusive_ptr_target {
   explicit SessionLink(uint32_t session) : session_(session) {}
 
   uint32_t session() const { return session_; }
+  // Announces a storage to be freed later, for which storage_freed must have memory: it runs in destructors.
+  void storage_bound();
   // May be called on any thread. Ignored after close().
   void storage_freed(StorageId id) noexcept;
   // Appends the storages freed since the last call to `freed`.
@@ -40,6 +42,7 @@ class SessionLink : public c10::intrusive_ptr_target {
   const uint32_t session_;
   std::mutex mutex_;
   std::vector<StorageId> freed_;
+  size_t bound_ = 0;  // storages that may still be added to `freed_`, and those in it
   std::atomic<bool> pending_{false};
   std::atomic<bool> closed_{false};
 };

@@ -6,7 +6,6 @@ import difflib
 import functools
 import gc
 import inspect
-import threading
 import time
 
 import torch
@@ -17,44 +16,31 @@ from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
 from ._loop_tracker import canonical
+from ._shared import Shared
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
 
 
-class _ModuleCalls:
+class _ModuleCalls(Shared):
     """Patches torch.nn.Module.__call__ to track the running module while any thread captures.
 
     Also disables garbage collection meanwhile. It runs at arbitrary points, so tensors in reference cycles would be
     freed at nondeterministic points of the graph.
     """
 
-    lock = threading.Lock()
-    users = 0
-    original = None
-    ours = None
-    collects = True
+    _tracking = None
 
-    @classmethod
-    def acquire(cls):
-        with cls.lock:
-            cls.users += 1
-            if cls.users == 1:
-                cls.original = torch.nn.Module.__dict__["__call__"]
-                if cls.ours is None:
-                    cls.ours = _C.module_call(torch.nn.Module, cls.original)
-                torch.nn.Module.__call__ = cls.ours
-                cls.collects = gc.isenabled()
-                gc.disable()
+    def _apply(self):
+        if self._tracking is None:
+            self._tracking = _C.module_call(torch.nn.Module, torch.nn.Module.__dict__["__call__"])
+        self.set(torch.nn.Module, "__call__", self._tracking)
+        if gc.isenabled():
+            self.on_exit(gc.enable)
+            gc.disable()
 
-    @classmethod
-    def release(cls):
-        with cls.lock:
-            cls.users -= 1
-            if cls.users == 0:
-                torch.nn.Module.__call__ = cls.original
-                if cls.collects:
-                    gc.enable()
+
+_module_calls = _ModuleCalls()
 
 
 class Capture(Scope):
@@ -87,20 +73,14 @@ class Capture(Scope):
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # (name, parameter) of tensor subclasses that wrap tensors
         self._plain: list[torch.Tensor] = []  # all other parameters
 
-    def __enter__(self):
-        super().__enter__()
-        self._accelerate = _distributed.AccelerateDevice(torch.device(self._device))
-        _ModuleCalls.acquire()
+    def _enter(self):
+        super()._enter()
+        accelerate = _distributed.AccelerateDevice(torch.device(self._device))
+        self.on_exit(accelerate.restore)
+        accelerate.apply()
+        _module_calls.hold(self)
         if self._loop is not None:
-            _loop_tracker.enter(self._loop)
-        return self
-
-    def __exit__(self, *exception):
-        if self._loop is not None:
-            _loop_tracker.leave(self._loop)
-        _ModuleCalls.release()
-        self._accelerate.restore()
-        super().__exit__(*exception)
+            _loop_tracker.track(self._loop, self)
 
     def name_module(self, module, name="", *, state=False):
         """Declares the parameters and buffers of a module, and the paths and classes of its submodules.
@@ -317,12 +297,11 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     options = dict(options or {})
     _refuse_unknown("option", options, _OF_CAPTURE)
     around = {name: options[name] for name in _OF_MODE if name in options}
-    with fake(device, **around) as mode, contextlib.ExitStack() as stack:
+    with fake(device, **around) as mode, _C.Cleanup() as stack:
         module, conversion = None, _models.Conversion()
         if is_model:
             module = _models.create(program, device, dtype, conversion)
-            stack.enter_context(_models.Converted(module, mode, device, dtype, conversion))
-            stack.enter_context(_training(module, train))
+            stack.enter_context(_models.Converted(module, mode, device, dtype, conversion, train))
         if isinstance(module, _schedules.PipelineRank):
             shapes = functools.partial(_pipelines.infer_shapes, program, args, kwargs, training.target, device, dtype)
             stack.enter_context(_neighbor_shapes(module, program, shapes, fake(device, **around), step))
@@ -350,12 +329,18 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         if step:
             loop.name_state(session)
         begin = time.perf_counter()
-        with torch.set_grad_enabled(train) if train is not None else contextlib.nullcontext():
-            if step:
-                outputs = loop.record(args, kwargs, run_steps)
-            else:
-                with training.context_scope(args, kwargs), training.autocast_scope(device):
-                    outputs = call(*args, **kwargs)
+        try:
+            with torch.set_grad_enabled(train) if train is not None else contextlib.nullcontext():
+                if step:
+                    outputs = loop.record(args, kwargs, run_steps)
+                else:
+                    with training.context_scope(args, kwargs), training.autocast_scope(device):
+                        outputs = call(*args, **kwargs)
+        except (RuntimeError, torch.jit.Error) as error:
+            if isinstance(error, _C.Error) or not isinstance(module, torch.jit.ScriptModule):
+                raise
+            # The interpreter replaces the types of errors and adds the source of every module.
+            raise _C.Error(f"the TorchScript program failed: {str(error).rpartition('Error: ')[2].strip()}") from error
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin
     graph.set_metadata("device", canonical(device))
@@ -407,19 +392,6 @@ def _loop_of(module, loss, optimizer, training, device):
     if isinstance(module, _schedules.PipelineRank):
         return PipelineLoop(module, optimizer, training, device)
     return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
-
-
-@contextlib.contextmanager
-def _training(module, train):
-    """Sets the training mode of the module temporarily; None leaves it unchanged."""
-    before = [(part, part.training) for part in module.modules()]
-    if train is not None and not _models.is_exported(module):
-        module.train(train)
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
 
 
 def _on_device(args, kwargs, device, dtype, mode, created):

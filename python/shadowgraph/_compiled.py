@@ -5,33 +5,24 @@ import sys
 
 import torch
 
-_stance = None  # the active set_stance context, while a mode is active and Dynamo is loaded
+
+def run_eagerly(context):
+    """Forces eager execution until the context ends. If Dynamo is not loaded yet, torch.compile calls this again."""
+    if "torch._dynamo" in sys.modules:
+        frames = sys.modules["torch._dynamo.eval_frame"]
+        context.on_exit(frames._set_stance, frames._stance)
+        torch.compiler.set_stance("force_eager")
 
 
-def run_eagerly():
-    """Forces eager execution while a mode is active. If Dynamo is not loaded yet, torch.compile calls this again."""
-    global _stance
-    if _stance is None and "torch._dynamo" in sys.modules:
-        _stance = torch.compiler.set_stance("force_eager")
-
-
-def run_compiled():
-    """Restores the previous compiler stance."""
-    global _stance
-    if _stance is not None:
-        stance, _stance = _stance, None
-        stance.__exit__(None, None, None)
-
-
-def watch(is_active):
-    """Patches torch.compile so that functions compiled while is_active() run eagerly until no mode is active."""
+def watch(flags):
+    """Patches torch.compile so that functions compiled while a mode is active run eagerly until none is."""
     original = torch.compile
 
     @functools.wraps(original)
     def compile(*args, **kwargs):
         compiled = original(*args, **kwargs)
-        if is_active():
-            run_eagerly()
+        if flags.in_use:
+            run_eagerly(flags)
         return compiled
 
     torch.compile = compile

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import _attributes, _process, _wrappers
 from . import _shadowgraph as _C
-from ._files import Copies
+from ._files import keep_copies
 from ._shadowgraph import deferred_graph
 from ._weights import Weights, _nearest
 
@@ -33,7 +33,7 @@ class _Literals(TorchFunctionMode):
             return result.clone().requires_grad_(result.requires_grad)
 
 
-class DeferredInit:
+class DeferredInit(_C.Context):
     """Inside ``with sg.DeferredInit():`` tensors are deferred: not allocated, with every operator on them recorded.
 
         with sg.DeferredInit("cuda"):
@@ -52,50 +52,34 @@ class DeferredInit:
 
     def __init__(self, device: str | torch.device = "cpu", *, profile: str = "",
                  device_count: int | None = None) -> None:  # fmt: skip
+        super().__init__()
         self._options = (str(device), profile, device_count)
-        self._inside: contextlib.ExitStack | None = None
+        self._scope: _C.Deferred | None = None
 
-    def __enter__(self) -> "DeferredInit":
+    def __repr__(self) -> str:
+        return f"sg.DeferredInit({self._options[0]!r})"
+
+    def _enter(self) -> None:
         _process.install()
-        if self._inside is not None:
-            raise _C.Error("this DeferredInit is already active; create another one to nest them")
-        with contextlib.ExitStack() as stack:
-            if not _C.is_deferring():
-                stack.enter_context(_Scope(_C.Deferred(*self._options)))
-                stack.enter_context(_Literals())
-                stack.enter_context(Copies())
-            self._inside = stack.pop_all()
-        return self
+        self._scope = None if _C.is_deferring() else _C.Deferred(*self._options)
+        if self._scope is None:
+            return
+        _process.flags.hold(self)
+        self.on_exit(self._scope.abandon)
+        self._scope.enter()
+        literals = _Literals()
+        self.on_exit(_pop_function_mode, literals)
+        torch._C._push_on_torch_function_stack(literals)
+        keep_copies(self)
 
-    def __exit__(self, *exception: Any) -> None:
-        inside, self._inside = self._inside, None
-        if inside is None:
-            raise _C.Error("this DeferredInit is not active; enter it using `with`")
-        inside.__exit__(*exception)
+    def _finish(self) -> None:
+        if self._scope is not None:
+            self._scope.finish()
 
 
-class _Scope:
-    """Enters the C++ scope and installs the changes to torch while it is active."""
-
-    def __init__(self, scope):
-        self._scope = scope
-
-    def __enter__(self):
-        _process.acquire()
-        try:
-            self._scope.enter()
-        except BaseException:
-            _process.release()
-            raise
-
-    def __exit__(self, kind, *exception):
-        try:
-            if kind is None:
-                self._scope.finish()
-            else:
-                self._scope.abandon()
-        finally:
-            _process.release()
+def _pop_function_mode(mode):
+    while any(torch._C._get_function_stack_at(i) is mode for i in range(torch._C._len_torch_function_stack())):
+        torch._C._pop_torch_function_stack()
 
 
 def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:

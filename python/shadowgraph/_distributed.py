@@ -1,16 +1,16 @@
 """Runs one rank of a torch.distributed program without the other ranks and without a network."""
 
-import contextlib
 import functools
 import os
 import sys
 
 from . import _shadowgraph as _C
+from ._shared import set_variable
 
 __all__ = ["as_rank", "fake_process_group", "ranks_of", "world_size"]
 
 
-class fake_process_group:
+class fake_process_group(_C.Context):
     """Inside ``with sg.fake_process_group(8, rank=3):`` torch.distributed is initialized as rank 3 of 8.
 
     Process groups, device meshes, DistributedDataParallel, functional collectives and anything built on them work as
@@ -24,10 +24,14 @@ class fake_process_group:
     """
 
     def __init__(self, world_size, rank=0):
+        super().__init__()
         _check_rank(world_size, rank)
         self._size, self._rank = world_size, rank
 
-    def __enter__(self):
+    def __repr__(self):
+        return f"sg.fake_process_group({self._size}, rank={self._rank})"
+
+    def _enter(self):
         import torch
         import torch.distributed as dist
 
@@ -37,11 +41,13 @@ class fake_process_group:
             raise _C.Error("torch.distributed is already initialized; call destroy_process_group() first")
         from . import _pipelines
 
-        self._excepthook = sys.excepthook  # init_process_group wraps it to print the rank
+        self.set(sys, "excepthook", sys.excepthook)  # init_process_group wraps it to print the rank
+        self.on_exit(_destroy_process_groups)
+        self.on_exit(_restore_accelerate_states, [(state, dict(state)) for state in _accelerate_states()])
+        _set_environment(self, self._size, self._rank)
+        self.on_exit(_clear_dtensor_caches)
         _init(self._size, self._rank)
-        self._environment = _Environment(self._size, self._rank)
-        self._singletons = [(state, dict(state)) for state in _accelerate_states()]
-        for state, _ in self._singletons:
+        for state in _accelerate_states():
             state.clear()
         # These read received data or device timers, which fake tensors do not have.
         c10d = torch._C._distributed_c10d
@@ -49,28 +55,13 @@ class fake_process_group:
         # Times some iterations using CUDA events if torch is built with CUDA.
         if torch.version.cuda or torch.version.hip:
             reading.append((c10d.Reducer, "prepare_for_forward"))
-        self._replaced = [(owner, name, getattr(owner, name)) for owner, name in reading]
-        for owner, name, _ in self._replaced:
-            setattr(owner, name, lambda *arguments: None)
+        for owner, name in reading:
+            self.set(owner, name, lambda *arguments: None)
         _pipelines.patch_handshakes()
-        self._replaced.append(_skip_random_state_sync())
-        self._replaced += [_share_used_map(c10d.Reducer, name) for name in ("__init__", "_set_static_graph")]
+        _skip_random_state_sync(self)
+        for name in ("__init__", "_set_static_graph"):
+            _share_used_map(self, c10d.Reducer, name)
         return dist.group.WORLD
-
-    def __exit__(self, *exception):
-        import torch.distributed as dist
-
-        for owner, name, original in self._replaced:
-            setattr(owner, name, original)
-        _clear_dtensor_caches()
-        self._environment.restore()
-        before = {id(state): kept for state, kept in self._singletons}
-        for state in _accelerate_states():
-            state.clear()
-            state.update(before.get(id(state), {}))
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        sys.excepthook = self._excepthook
 
 
 def _check_rank(world_size, rank):
@@ -85,6 +76,15 @@ def _init(size, rank):
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
 
 
+def _destroy_process_groups():
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    elif dist.distributed_c10d._pg_map:  # an interrupt has hit the line above
+        _clear_process_groups()
+
+
 def world_size():
     """Returns the world size inside `fake_process_group`, or None outside of it or in a real process group."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -93,74 +93,84 @@ def world_size():
     return c10d.get_world_size()
 
 
-class as_rank:
+class as_rank(_C.Context):
     """Inside ``with as_rank(2):``, within a fake process group, torch.distributed acts as that rank.
 
     Can be entered again; groups and meshes created inside are kept.
     """
 
-    _TABLES = ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag")
-
     def __init__(self, rank):
+        super().__init__()
         self.rank, self._size, self._inside = rank, world_size(), None
         _check_rank(self._size, rank)
 
-    def __enter__(self):
-        self._environment = _Environment(self._size, self.rank)
-        self._outside = self._swap_out()
+    def _enter(self):
+        _set_environment(self, self._size, self.rank)
+        self.on_exit(_set_process_groups, _process_groups())
+        _clear_process_groups()
         if self._inside is None:
             _init(self._size, self.rank)
         else:
-            self._swap_in(self._inside)
-        return self
+            _set_process_groups(self._inside)
+        self.on_exit(self._keep)
 
-    def __exit__(self, *exception):
-        self._inside = self._swap_out()
-        self._swap_in(self._outside)
-        self._environment.restore()
-
-    @classmethod
-    def _swap_out(cls):
-        """Clears the state of torch.distributed and returns it."""
-        import torch.distributed.distributed_c10d as c10d
-
-        state = {name: dict(getattr(c10d, name)) for name in cls._TABLES}
-        state["_group_count"], state["_world"] = c10d._group_count, c10d._world
-        for name in cls._TABLES:
-            getattr(c10d, name).clear()
-        c10d._group_count, c10d._world = 0, c10d._World()
-        c10d._unregister_all_process_groups()
-        _clear_dtensor_caches()
-        return state
-
-    @classmethod
-    def _swap_in(cls, state):
-        import torch.distributed.distributed_c10d as c10d
-
-        for name in cls._TABLES:
-            getattr(c10d, name).update(state[name])
-        c10d._group_count, c10d._world = state["_group_count"], state["_world"]
-        c10d._update_default_pg(c10d._world.default_pg)
-        for group, name in state["_pg_names"].items():
-            c10d._register_process_group(name, group)
+    def _keep(self):
+        self._inside = _process_groups()
 
 
-@contextlib.contextmanager
-def in_world(size):
+_TABLES = ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag")
+
+
+def _process_groups():
+    """Returns the state of torch.distributed."""
+    import torch.distributed.distributed_c10d as c10d
+
+    state = {name: dict(getattr(c10d, name)) for name in _TABLES}
+    return {**state, "_group_count": c10d._group_count, "_world": c10d._world}
+
+
+def _clear_process_groups():
+    import torch.distributed.distributed_c10d as c10d
+
+    for name in _TABLES:
+        getattr(c10d, name).clear()
+    c10d._group_count, c10d._world = 0, c10d._World()
+    c10d._unregister_all_process_groups()
+    _clear_dtensor_caches()
+
+
+def _set_process_groups(state):
+    import torch.distributed.distributed_c10d as c10d
+
+    _clear_process_groups()
+    for name in _TABLES:
+        getattr(c10d, name).update(state[name])
+    c10d._group_count, c10d._world = state["_group_count"], state["_world"]
+    c10d._update_default_pg(c10d._world.default_pg)
+    for group, name in state["_pg_names"].items():
+        c10d._register_process_group(name, group)
+
+
+class in_world(_C.Cleanup):
     """Enters a fake process group of this size unless one is active. Raises Error if that has another size."""
-    active = world_size()
-    if active is None:
-        if size is None:
-            raise _C.Error("the world size is unknown; pass world=, or enter `with sg.fake_process_group(size):`")
-        with fake_process_group(size):
-            yield size
-        return
-    if size not in (None, active):
-        raise _C.Error(f"world={size} conflicts with the active fake process group of {active} ranks; omit world=")
-    yield active
+
+    def __init__(self, size):
+        super().__init__()
+        self._size = size
+
+    def _enter(self):
+        size, active = self._size, world_size()
+        if active is None:
+            if size is None:
+                raise _C.Error("the world size is unknown; pass world=, or enter `with sg.fake_process_group(size):`")
+            self.enter_context(fake_process_group(size))
+            return size
+        if size not in (None, active):
+            raise _C.Error(f"world={size} conflicts with the active fake process group of {active} ranks; omit world=")
+        return active
 
 
-def _skip_random_state_sync():
+def _skip_random_state_sync(context):
     """Keeps DTensor's random operators from reading the device's generator state and comparing it with rank 0's."""
     from torch.distributed.tensor import _random
 
@@ -172,11 +182,10 @@ def _skip_random_state_sync():
         make(self, device_mesh, run_state_sync=False)
         self.distribute_region_enabled = False
 
-    tracker.__init__ = init
-    return tracker, "__init__", make
+    context.set(tracker, "__init__", init)
 
 
-def _share_used_map(reducer, name):
+def _share_used_map(context, reducer, name):
     """Lets DDP assume that all ranks use the parameters that this one uses, which it exchanges in every step."""
     original = getattr(reducer, name)
 
@@ -191,25 +200,16 @@ def _share_used_map(reducer, name):
         if used is not None:
             _C.assume_equal_on_all_ranks(used)
 
-    setattr(reducer, name, call)
-    return reducer, name, original
+    context.set(reducer, name, call)
 
 
-class _Environment:
+def _set_environment(context, size, rank):
     """Sets the environment variables of torchrun, which libraries read instead of the process group."""
-
-    def __init__(self, size, rank):
-        variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
-                     "MASTER_ADDR": "localhost", "MASTER_PORT": 29500}  # fmt: skip
-        self._before = {name: os.environ.get(name) for name in variables}
-        os.environ.update({name: str(value) for name, value in variables.items()})
-
-    def restore(self):
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
+                 "MASTER_ADDR": "localhost", "MASTER_PORT": 29500}  # fmt: skip
+    for name, value in variables.items():
+        context.on_exit(set_variable, name, os.environ.get(name))
+        set_variable(name, str(value))
 
 
 def _accelerate_states():
@@ -220,16 +220,25 @@ def _accelerate_states():
     return [getattr(module, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")]
 
 
+def _restore_accelerate_states(before):
+    kept = {id(state): contents for state, contents in before}
+    for state in _accelerate_states():
+        state.clear()
+        state.update(kept.get(id(state), {}))
+
+
 class AccelerateDevice:
     """Sets accelerate's device to the simulated one, unless the program selected the CPU."""
 
     def __init__(self, device):
         self._before, self._device = None, device
+
+    def apply(self):
         for state in _accelerate_states():
             current = state.get("device")
-            if current is not None and current.type != device.type and not state.get("_cpu"):
+            if current is not None and current.type != self._device.type and not state.get("_cpu"):
                 self._before = current
-                state["device"] = device
+                state["device"] = self._device
 
     def restore(self):
         """Restores the device, also in states copied meanwhile."""

@@ -14,7 +14,7 @@ from ._unfake import unfake
 __all__ = ["CrossRefMode", "detect_fake_mode", "fake", "is_fake", "known_contents", "unfake"]
 
 
-class Scope:
+class Scope(_C.Context):
     """Base class of `fake` and `Capture`: enters a C++ mode or session and patches torch while it is active."""
 
     _kind: Any  # the C++ class to enter
@@ -23,12 +23,14 @@ class Scope:
     _by_id: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     def __init__(self, device, **options):
+        super().__init__()
         self._device, self._options = str(device), options
 
-    def __enter__(self):
+    def __repr__(self):
+        return f"sg.{type(self).__name__}({self._device!r})"
+
+    def _enter(self):
         _process.install()
-        if self._inside is not None:
-            raise _C.Error("this mode is already active; create another one to nest them")
         outer = _C.detect_fake_mode(())
         count = self._options["device_count"]
         if count is None and not outer:
@@ -36,26 +38,16 @@ class Scope:
             # Hiding all GPUs does not disable a CUDA device that is simulated explicitly.
             count = visible if visible or torch.device(self._device).type != "cuda" else None
         inside = self._kind(self._device, {**self._options, "device_count": count})
-        _process.acquire()
-        try:
-            inside.enter()
-        except BaseException:
-            _process.release()
-            raise
+        _process.flags.hold(self)
+        self.on_exit(inside.leave)
+        inside.enter()
+        self.on_exit(setattr, self, "_inside", None)
         self._inside = inside
         self._by_id[_C.active_mode_id()] = self
         # Without a count, the enclosing mode's applies.
         is_explicit = count is not None or (outer and _devices.has_explicit_count(outer))
+        self.on_exit(_devices.unregister_mode, inside.address())
         _devices.register_mode(inside.address(), bool(is_explicit))
-        return self
-
-    def __exit__(self, *exception):
-        inside, self._inside = self._active(), None
-        _devices.unregister_mode(inside.address())
-        try:
-            inside.leave()
-        finally:
-            _process.release()
 
     def _active(self):
         if self._inside is None:
@@ -128,9 +120,9 @@ class fake(Scope):
                 real[address] = weakref.ref(tensor, gone)
         return fake
 
-    def __exit__(self, *exception):
-        self._real.clear()
-        super().__exit__(*exception)
+    def _enter(self):
+        self.on_exit(self._real.clear)
+        super()._enter()
 
 
 def detect_fake_mode(*values):
@@ -149,7 +141,7 @@ def detect_fake_mode(*values):
     return next(iter(modes.values())) if modes else Scope._by_id.get(_C.active_mode_id())
 
 
-class CrossRefMode:
+class CrossRefMode(_C.Context):
     """Inside ``with sg.CrossRefMode() as check:`` each operator also runs on fake tensors, and results are compared.
 
         with sg.CrossRefMode():
@@ -165,15 +157,13 @@ class CrossRefMode:
     """
 
     def __init__(self, throw_at_first=True):
+        super().__init__()
         self._inside = _C.CrossRef(throw_at_first)
 
-    def __enter__(self):
+    def _enter(self):
         _process.install()
+        self.on_exit(self._inside.leave)
         self._inside.enter()
-        return self
-
-    def __exit__(self, *exception):
-        self._inside.leave()
 
     @property
     def compared(self):

@@ -38,15 +38,10 @@ def patch_loading():
         setattr(safetensors.torch, name, _loading_safetensors(getattr(safetensors.torch, name)))
 
 
-class Copies:
-    """Scope of the map from real storages to their deferred copies, per thread."""
-
-    def __enter__(self):
-        self._outer = getattr(_thread, "copies", None)
-        _thread.copies = {}
-
-    def __exit__(self, *exception):
-        _thread.copies = self._outer
+def keep_copies(context):
+    """Keeps the map from real storages to their deferred copies, per thread, until the context ends."""
+    context.on_exit(setattr, _thread, "copies", getattr(_thread, "copies", None))
+    _thread.copies = {}
 
 
 def fakes_of(value, device=None):

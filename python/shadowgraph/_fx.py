@@ -1,6 +1,5 @@
 """Converts graphs to torch.fx.GraphModule and back."""
 
-import contextlib
 import operator
 import re
 from collections import OrderedDict
@@ -319,11 +318,12 @@ class FakeValues:
         return None if fake is None else _extract_tensor_metadata(fake)._replace(requires_grad=value.requires_grad)
 
 
-@contextlib.contextmanager
-def _outside():
+class _outside(_C.Cleanup):
     """Disables fake modes and autograd during a conversion."""
-    with unfake(), torch.no_grad():
-        yield
+
+    def _enter(self):
+        self.enter_context(unfake())
+        self.enter_context(torch.no_grad())
 
 
 def _module_stack(node):

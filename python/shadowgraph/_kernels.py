@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import _shadowgraph as _C
+from ._shadowgraph import CompiledOperators, ScopedKernelOverride
 
 __all__ = ["CompiledOperators", "ScopedKernelOverride", "compilable_operators", "compile_operators",
            "operators_without_kernels", "override_kernel"]  # fmt: skip
@@ -20,36 +21,6 @@ def compilable_operators() -> list[str]:
 def operators_without_kernels() -> dict[str, str]:
     """Returns {operator: reason} for the libtorch operators that kernels cannot be compiled for."""
     return _C.operators_without_kernels()
-
-
-class CompiledOperators:
-    """Operators that run compiled kernels until `close()` or the end of a `with` block. See `compile_operators`."""
-
-    def __init__(self, operators: Iterable[str] | None, device: str | torch.device, exact: bool, measure: bool):
-        names = _C.compilable_operators() if operators is None else list(operators)
-        self._compiled: _C.CompiledOperators | None = _C.compile_operators(names, str(device), exact, measure)
-
-    def report(self) -> list[dict[str, Any]]:
-        """Returns call counts per operator: run by a kernel, waiting for one, or unsupported, with the reason.
-
-        `original`: calls that ran the original implementation, for measurement or because it is faster.
-        """
-        return [] if self._compiled is None else self._compiled.report()
-
-    def wait(self) -> None:
-        """Blocks until all pending kernels are compiled."""
-        if self._compiled is not None:
-            self._compiled.wait()
-
-    def close(self) -> None:
-        """Restores the original implementations."""
-        self._compiled = None
-
-    def __enter__(self) -> "CompiledOperators":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def compile_operators(operators: Iterable[str] | None = None, device: str | torch.device = "cpu", *,
@@ -70,28 +41,8 @@ def compile_operators(operators: Iterable[str] | None = None, device: str | torc
     $SHADOWGRAPH_CACHE, by default ~/.cache/shadowgraph. Raises UnsupportedError for an operator that kernels cannot be
     compiled for.
     """
-    return CompiledOperators(operators, device, exact, measure)
-
-
-class ScopedKernelOverride:
-    """A user-defined kernel that is active until `close()` or the end of a `with` block. See `override_kernel`."""
-
-    def __init__(self, used: _C.ScopedKernelOverride):
-        self._used: _C.ScopedKernelOverride | None = used
-
-    def report(self) -> dict[str, Any]:
-        """Returns call counts: `ran`, `declined`, and of those that ran `unchecked` (data-dependent result shapes)."""
-        return {} if self._used is None else self._used.report()
-
-    def close(self) -> None:
-        """Restores the original implementation."""
-        self._used = None
-
-    def __enter__(self) -> "ScopedKernelOverride":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    names = _C.compilable_operators() if operators is None else list(operators)
+    return _C.compile_operators(names, str(device), exact, measure)
 
 
 def override_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.PathLike[str], str],
@@ -116,6 +67,6 @@ def override_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.P
     UnsupportedError for an unknown or composite operator, and for a missing library or symbol.
     """
     if callable(kernel):
-        return ScopedKernelOverride(_C.override_kernel(operator, kernel, str(device)))
+        return _C.override_kernel(operator, kernel, str(device))
     library, symbol = kernel
-    return ScopedKernelOverride(_C.override_library_kernel(operator, os.fspath(library), symbol, str(device)))
+    return _C.override_library_kernel(operator, os.fspath(library), symbol, str(device))

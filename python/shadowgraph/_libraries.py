@@ -17,18 +17,16 @@ _CACHES = (("bitsandbytes.functional", "name2qmap"),)  # (module, attribute): di
 _thread = threading.local()  # importing: this thread runs an import that _Finder found
 
 
-@contextlib.contextmanager
-def _collected():
+class _Collected(_C.Cleanup):
     """Frees the reference cycles that an import leaves, while garbage collection is disabled (captures).
 
     Their frames refer to those of the program, whose tensors would live to the end of the first capture only.
     """
-    gc.freeze()  # cycles of the program stay
-    try:
-        yield
-    finally:
-        gc.collect()
-        gc.unfreeze()
+
+    def _enter(self):
+        self.on_exit(gc.unfreeze)
+        self.on_exit(gc.collect)
+        gc.freeze()  # cycles of the program stay
 
 
 class _Finder:
@@ -38,7 +36,7 @@ class _Finder:
     def find_spec(cls, name, path=None, target=None):
         if not _C.is_active() or getattr(_thread, "importing", False):
             return None
-        around = unfake if name in _PROBES_GPU else contextlib.nullcontext if gc.isenabled() else _collected
+        around = unfake if name in _PROBES_GPU else contextlib.nullcontext if gc.isenabled() else _Collected
         if around is contextlib.nullcontext:
             return None
         with cls._importing():
@@ -55,40 +53,30 @@ class _Finder:
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
         return spec
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _importing():
-        _thread.importing = True
-        try:
-            yield
-        finally:
-            _thread.importing = False
+    class _importing(_C.Cleanup):
+        def _enter(self):
+            self.on_exit(setattr, _thread, "importing", False)
+            _thread.importing = True
 
 
 def install_import_hook():
     sys.meta_path.insert(0, _Finder)
 
 
-class Caches:
-    """Empties tensor caches of libraries while modes are active, since they would then contain fake tensors."""
+def set_caches_aside(context):
+    """Empties tensor caches of libraries until the context ends, since they would then contain fake tensors."""
+    for module, name in _CACHES:
+        cache = getattr(sys.modules.get(module), name, None)
+        context.on_exit(_bring_back, module, name, dict(cache or {}))
+        if cache:
+            cache.clear()
 
-    def __init__(self):
-        self._aside = []
 
-    def set_aside(self):
-        for module, name in _CACHES:
-            cache = getattr(sys.modules.get(module), name, None)
-            self._aside.append(dict(cache or {}))
-            if cache:
-                cache.clear()
-
-    def bring_back(self):
-        for (module, name), kept in zip(_CACHES, self._aside):
-            cache = getattr(sys.modules.get(module), name, None)
-            if cache is not None:
-                cache.clear()
-                cache.update(kept)
-        self._aside.clear()
+def _bring_back(module, name, kept):
+    cache = getattr(sys.modules.get(module), name, None)
+    if cache is not None:
+        cache.clear()
+        cache.update(kept)
 
 
 def when_imported(name, change):

@@ -101,8 +101,8 @@ class LoopTracker:
 
     def _enter_step(self):
         phase = _C.Phase("optimizer")
-        phase.enter()
         self._phases.append(phase)
+        phase.__enter__()
 
     def step_ends(self, optimizer):
         for state in optimizer.state.values():
@@ -114,7 +114,7 @@ class LoopTracker:
 
     def _leave_phase(self):
         if self._phases:
-            self._phases.pop().leave()
+            self._phases.pop().run()
 
     def _outside_step(self, closure):
         """Wraps a closure, which runs forward and backward during an optimizer step."""
@@ -145,7 +145,6 @@ class _ThreadState(threading.local):
 
 
 _thread = _ThreadState()
-_installed = False
 
 
 def _innermost():
@@ -171,16 +170,19 @@ def _step_ends(optimizer, args, kwargs):
         loop.step_ends(optimizer)
 
 
-def enter(loop):
-    global _installed
-    if not _installed:
-        _C.set_root_called(_root_called)
-        register_optimizer_step_pre_hook(_step_begins)
-        register_optimizer_step_post_hook(_step_ends)
-        _installed = True
+def install():
+    """Registers the hooks. Called once per process."""
+    _C.set_root_called(_root_called)
+    register_optimizer_step_pre_hook(_step_begins)
+    register_optimizer_step_post_hook(_step_ends)
+
+
+def track(loop, context):
+    """Makes the tracker the innermost one of this thread until the context ends."""
+    context.on_exit(_leave, loop)
     _thread.loops.append(loop)
 
 
-def leave(loop):
+def _leave(loop):
     loop.leave()
-    _thread.loops.remove(loop)
+    _thread.loops[:] = [each for each in _thread.loops if each is not loop]

@@ -7,7 +7,7 @@ import sys
 import torch
 import torch.fx
 
-from . import _attributes, _schedules, _wrappers
+from . import _attributes, _schedules, _thread_views, _wrappers
 from . import _shadowgraph as _C
 
 
@@ -139,15 +139,17 @@ def _in_its_dtype(cls, config):
         return cls(config)
 
 
-@contextlib.contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    if dtype is not None and dtype.is_floating_point:
-        torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+class default_dtype(_C.Cleanup):
+    """Sets torch's default dtype, unless it is None or not a floating-point one."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self._dtype = dtype
+
+    def _enter(self):
+        if self._dtype is not None and self._dtype.is_floating_point:
+            self.on_exit(torch._C._set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(self._dtype)
 
 
 def _copy_hooks(parameter, fake):
@@ -187,17 +189,23 @@ def parts_of(root):
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
-class Converted:
-    """Context that replaces the tensors of a module by fake tensors and restores them at the end.
+def _set_attributes(module, attributes):
+    for name in vars(module).keys() - attributes.keys() - OF_EVERY_MODULE:
+        del vars(module)[name]
+    vars(module).update(attributes)
 
-    Replaces the entries of _parameters and _buffers without copying the module. Tied tensors stay tied.
+
+class Converted(_C.Cleanup):
+    """Replaces the tensors of a module by fake tensors, on the calling thread. Tied tensors stay tied.
+
+    train: also sets the training mode of the module; None leaves it unchanged.
     """
 
-    def __init__(self, module, mode, device, dtype, conversion=None):
+    def __init__(self, module, mode, device, dtype, conversion=None, train=None):
+        super().__init__()
         self._module, self._mode, self._device, self._dtype = module, mode, device, dtype
         self._conversion = Conversion() if conversion is None else conversion
-        self._entries = []
-        self._attributes = []  # (module, original attributes)
+        self._train = train
         self._fakes = {}
         self._records = {}
 
@@ -231,25 +239,33 @@ class Converted:
     def _convert_attributes(self, module):
         if not any(_wrappers.is_subclass(each) for each in module._parameters.values() if each is not None):
             return
-        before = dict(vars(module))
-        self._attributes.append((module, before))
-        own = {name: value for name, value in before.items() if name not in OF_EVERY_MODULE}
-        vars(module).update(_attributes.changed(own, self._fake_part, self._records))
+        before = {name: value for name, value in vars(module).items() if name not in OF_EVERY_MODULE}
+        _thread_views.change_for_all(module, self)
+        self.on_exit(_set_attributes, module, before)
+        vars(module).update(_attributes.changed(before, self._fake_part, self._records))
 
-    def __enter__(self):
-        try:
-            for module in self._module.modules():
-                self._refuse_real_shards(module)
-                self._convert_attributes(module)
-                for entries in (module._parameters, module._buffers):
-                    for name, tensor in entries.items():
-                        if tensor is not None:
-                            self._entries.append((entries, name, tensor))
-                            entries[name] = self._make(tensor)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def _enter(self):
+        modules = list(self._module.modules())
+        for module in modules:
+            if not isinstance(module._parameters, dict):  # TorchScript has its tensors in C++
+                _thread_views.change_for_all(module, self)
+        tensors = (*self._module.parameters(), *self._module.buffers())
+        is_real = not all(_wrappers.is_fake(tensor) for tensor in tensors)
+        for module in modules if is_real else ():
+            self._refuse_real_shards(module)
+            self._convert_attributes(module)
+            for table in ("_parameters", "_buffers"):
+                entries = getattr(module, table)
+                if isinstance(entries, dict):
+                    # Also without tensors: the program may register some.
+                    fakes = {name: tensor if tensor is None else self._make(tensor) for name, tensor in entries.items()}
+                    _thread_views.show(module, table, fakes, self)
+                    continue
+                for name, tensor in list(entries.items()):
+                    self.on_exit(entries.__setitem__, name, tensor)
+                    entries[name] = self._make(tensor)
+        if self._train is not None and not is_exported(self._module):
+            _thread_views.set_training(self._module, self._train, self)
 
     @staticmethod
     def _refuse_real_shards(module):
@@ -261,12 +277,3 @@ class Converted:
                 f"{type(module).__name__} was sharded by fully_shard with real parameters; pass a function that "
                 "creates and shards it, sg.profile(make_model, ...), or create it inside `with sg.fake(...)`"
             )
-
-    def __exit__(self, *exception):
-        for entries, name, tensor in reversed(self._entries):
-            entries[name] = tensor
-        self._entries.clear()
-        for module, before in self._attributes:
-            vars(module).clear()
-            vars(module).update(before)
-        self._attributes.clear()

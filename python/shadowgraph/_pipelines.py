@@ -22,7 +22,7 @@ _STAGE = "torch.distributed.pipelining.stage"
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
-class PipelineShapes:
+class PipelineShapes(_C.Cleanup):
     """Shapes that the stages of a pipeline exchange, returned by `pipeline_shapes`; prints as a table.
 
     Inside ``with shapes:`` stages of torch.distributed.pipelining use these shapes, on any rank.
@@ -33,17 +33,15 @@ class PipelineShapes:
     _active: ClassVar[list["PipelineShapes"]] = []
 
     def __init__(self, stages):
+        super().__init__()
         self.stages = stages
         self.static = False  # the program specifies all shapes
         self.forward: dict = {}
         self.backward: dict = {}
 
-    def __enter__(self):
-        self._active.append(self)
-        return self
-
-    def __exit__(self, *exception):
-        self._active.remove(self)
+    def _enter(self):
+        self.on_exit(setattr, PipelineShapes, "_active", self._active)
+        PipelineShapes._active = [*self._active, self]
 
     @classmethod
     def here(cls):

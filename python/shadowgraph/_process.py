@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import weakref
-from typing import ClassVar
 
 import torch
 import torch._library.fake_impl
@@ -23,9 +22,10 @@ import torch.utils.checkpoint
 import torch.utils.data
 from _shadowgraph_build import CUDA_VERSION
 
-from . import _compiled, _devices, _files, _flex_attention, _libraries, _reads, _wrappers
+from . import _compiled, _devices, _files, _flex_attention, _libraries, _loop_tracker, _reads, _wrappers
 from . import _shadowgraph as _C
 from ._libraries import when_imported
+from ._shared import Shared, set_variable
 from ._unfake import unfake
 
 _lock = threading.Lock()
@@ -34,23 +34,40 @@ _installed = False
 
 def install():
     """Installs all patches. Runs once per process; thread safe."""
-    global _installed
     if _installed:
         return
+    failed = []
+
+    def run():
+        try:
+            _install()
+        except BaseException as error:
+            failed.append(error)
+
+    # Interrupts are raised on the calling thread and would leave half of the patches.
+    thread = threading.Thread(target=run, name="shadowgraph.install")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _install():
+    global _installed
     with _lock:
         if _installed:
             return
         _check_private_parts()
-        _Flags.gpu_is_there = torch.cuda.is_available()
-        init_error = None if _Flags.gpu_is_there else _devices.cuda_init_error()
-        _Flags.uninitialized += [] if _Flags.gpu_is_there else ["cuda"]
+        flags.gpu_is_there = torch.cuda.is_available()
+        init_error = None if flags.gpu_is_there else _devices.cuda_init_error()
+        flags.uninitialized += [] if flags.gpu_is_there else ["cuda"]
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
-        if not _Flags.gpu_is_there:
+        if not flags.gpu_is_there:
             _devices.simulate_cuda(init_error)
         if not torch.xpu.is_available():
             _devices.simulate_xpu()
-            _Flags.uninitialized.append("xpu")
+            flags.uninitialized.append("xpu")
         _reads.patch_reads()
         _patch_checkpoints()
         _files.patch_loading()
@@ -66,7 +83,8 @@ def install():
         _patch_backward()
         _patch_is_fake_tensor()
         when_imported("triton.runtime.jit", _patch_triton)
-        _compiled.watch(lambda: _Flags.users > 0)
+        _compiled.watch(flags)
+        _loop_tracker.install()
         _installed = True
 
 
@@ -124,64 +142,38 @@ def _check_private_parts():
         refuse(f"call of torch.utils.checkpoint.{_checkpoint_generator()}")
 
 
-class _Flags:
+class _Flags(Shared):
     """Process-wide flags, set while any thread is in a mode."""
 
-    gpu_is_there = False
-    users = 0
-    lift = False
-    uninitialized: ClassVar[list[str]] = []  # missing devices, which torch must not initialize in modes
-    skipped: ClassVar[list[str]] = []  # these, and a custom backend
-    cuda_version: str | None = None
-    caches = _libraries.Caches()
     # Makes transformers load weights on the calling thread; its worker threads are not in a mode.
-    sync_load_variable = "HF_DEACTIVATE_ASYNC_LOAD"
-    sync_load_before = None
+    _SYNC_LOAD = "HF_DEACTIVATE_ASYNC_LOAD"
 
-    @classmethod
-    def acquire(cls):
-        with _lock:
-            cls.users += 1
-            if cls.users > 1:
-                return
-            # torch.tensor(data, device="cuda") then creates a CPU tensor and lifts it by an operator that modes handle.
-            cls.lift = torch._C._only_lift_cpu_tensors()
-            torch._C._set_only_lift_cpu_tensors(True)
-            cls.sync_load_before = os.environ.get(cls.sync_load_variable)
-            os.environ[cls.sync_load_variable] = "1"
-            cls.caches.set_aside()
-            _compiled.run_eagerly()
-            _flex_attention.fuse_masks(True)
-            if not cls.gpu_is_there:
-                # Libraries check torch.version.cuda in addition to is_available().
-                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
-            # A PrivateUse1 backend without a Python module cannot be initialized.
-            custom = torch._C._get_privateuse1_backend_name()
-            cls.skipped = [*cls.uninitialized, *([] if hasattr(torch, custom) else [custom])]
-            for device in cls.skipped:
-                _C.set_requires_device_init(device, False)
+    def __init__(self):
+        super().__init__()
+        self.gpu_is_there = False
+        self.uninitialized: list[str] = []  # missing devices, which torch must not initialize in modes
 
-    @classmethod
-    def release(cls):
-        with _lock:
-            cls.users -= 1
-            if cls.users > 0:
-                return
-            torch._C._set_only_lift_cpu_tensors(cls.lift)
-            _compiled.run_compiled()
-            _flex_attention.fuse_masks(False)
-            cls.caches.bring_back()
-            if cls.sync_load_before is None:
-                os.environ.pop(cls.sync_load_variable, None)
-            else:
-                os.environ[cls.sync_load_variable] = cls.sync_load_before
-            for device in cls.skipped:
-                _C.set_requires_device_init(device, True)
-            if not cls.gpu_is_there:
-                torch.version.cuda = cls.cuda_version
+    def _apply(self):
+        # torch.tensor(data, device="cuda") then creates a CPU tensor and lifts it by an operator that modes handle.
+        self.on_exit(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
+        torch._C._set_only_lift_cpu_tensors(True)
+        self.on_exit(set_variable, self._SYNC_LOAD, os.environ.get(self._SYNC_LOAD))
+        set_variable(self._SYNC_LOAD, "1")
+        _libraries.set_caches_aside(self)
+        _compiled.run_eagerly(self)
+        self.on_exit(_flex_attention.fuse_masks, False)
+        _flex_attention.fuse_masks(True)
+        if not self.gpu_is_there:
+            # Libraries check torch.version.cuda in addition to is_available().
+            self.set(torch.version, "cuda", torch.version.cuda or CUDA_VERSION)
+        # A PrivateUse1 backend without a Python module cannot be initialized.
+        custom = torch._C._get_privateuse1_backend_name()
+        for device in [*self.uninitialized, *([] if hasattr(torch, custom) else [custom])]:
+            self.on_exit(_C.set_requires_device_init, device, True)
+            _C.set_requires_device_init(device, False)
 
 
-acquire, release = _Flags.acquire, _Flags.release
+flags = _Flags()
 
 
 def _patch_checkpoints():

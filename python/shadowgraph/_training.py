@@ -22,24 +22,14 @@ OPTIMIZERS = {
 }
 
 
-@contextlib.contextmanager
-def _scope(scope):
-    """Enters a C++ scope for the body of `with`."""
-    scope.enter()
-    try:
-        yield
-    finally:
-        scope.leave()
-
-
 def phase(name):
     """Captures nodes inside ``with sg.phase(name):`` in this phase, such as "forward", "backward" or "optimizer"."""
-    return _scope(_C.Phase(name))
+    return _C.Phase(name)
 
 
 def region(label):
     """Captures nodes inside ``with sg.region(label):`` in a region (`node.region`) of kind "scope" with this name."""
-    return _scope(_C.RegionScope(label))
+    return _C.RegionScope(label)
 
 
 _OF_FORWARD = ("autocast", "context", "target", "return_outputs")  # also accepted for inference
@@ -173,7 +163,7 @@ class TrainingLoop:
                 self.zero_grad()
             self._step(args, kwargs, loss)
         for step in range(run_steps):
-            with _scope(_C.RegionScope(f"step {step + 1}")):
+            with region(f"step {step + 1}"):
                 self.zero_grad()
                 self._step(args, kwargs, loss)
         return loss[0]
@@ -201,7 +191,7 @@ class TrainingLoop:
 
     def _optimizer_step(self):
         clip = self._training.clip_grad_norm
-        with _scope(_C.FiniteGradients()) if self._scaler is not None else contextlib.nullcontext():
+        with _C.FiniteGradients() if self._scaler is not None else contextlib.nullcontext():
             if self._scaler is not None and clip is not None:
                 self._scaler.unscale_(self._optimizer)
             if clip is not None:

@@ -17,6 +17,7 @@ namespace shadowgraph::python {
 namespace py = pybind11;
 
 void bind_errors(py::module_& m);
+void bind_contexts(py::module_& m);
 void bind_process(py::module_& m);
 void bind_modes(py::module_& m);
 void bind_capture(py::module_& m);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "python/src/binding.h"
+#include "python/src/context.h"
 #include "shadowgraph/capture/activation_checkpoint.h"
 
 namespace shadowgraph::python {
@@ -170,27 +171,6 @@ class Session {
   std::unique_ptr<Capture> session_;
 };
 
-// A C++ guard with enter() and leave() for Python.
-template <class Guard, class... Arguments>
-class Scope {
- public:
-  explicit Scope(Arguments... arguments) : arguments_(std::move(arguments)...) {}
-  void enter() {
-    std::apply([&](const auto&... arguments) { guard_ = std::make_unique<Guard>(arguments...); }, arguments_);
-  }
-  void leave() { guard_.reset(); }
-
- private:
-  std::tuple<Arguments...> arguments_;
-  std::unique_ptr<Guard> guard_;
-};
-
-template <class Guard, class... Arguments>
-void bind_scope(py::module_& m, const char* name) {
-  using Bound = Scope<Guard, Arguments...>;
-  py::class_<Bound>(m, name).def(py::init<Arguments...>()).def("enter", &Bound::enter).def("leave", &Bound::leave);
-}
-
 }  // namespace
 
 void bind_capture(py::module_& m) {
@@ -207,10 +187,10 @@ void bind_capture(py::module_& m) {
       "Calls called(module, arguments) for each module that a captured program calls directly.");
   m.def("mark_gradient", &mark_gradient, py::call_guard<CppCall>());
   m.def("mark_optimizer_state", &mark_optimizer_state, py::call_guard<CppCall>());
-  bind_scope<PhaseScope, std::string>(m, "Phase");
-  bind_scope<RegionScope, std::string>(m, "RegionScope");
-  bind_scope<FiniteGradients>(m, "FiniteGradients");
-  bind_scope<UnfakeGuard>(m, "Unfake");
+  bind_guard<PhaseScope, Cleanup, std::string>(m, "Phase");
+  bind_guard<RegionScope, Cleanup, std::string>(m, "RegionScope");
+  bind_guard<FiniteGradients, Cleanup>(m, "FiniteGradients");
+  bind_guard<UnfakeGuard, Context>(m, "Unfake");
   py::class_<Session>(m, "Session")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("options"))
       .def("enter", &Session::enter)

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "python/src/context.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
@@ -64,28 +65,34 @@ c10::DispatchKey key_of(const std::string& device) {
 }
 
 void bind_kernel_overrides(py::module_& m) {
-  py::class_<ScopedKernelOverride>(m, "ScopedKernelOverride", "A user-defined kernel that is active.")
-      .def("report", [](const ScopedKernelOverride& kernel) {
-        const ScopedKernelOverride::Report row = kernel.report();
-        return py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("declined") = row.declined,
-                        py::arg("unchecked") = row.unchecked);
-      });
+  using Active = Closing<ScopedKernelOverride>;
+  py::class_<Active, Cleanup>(
+      m, "ScopedKernelOverride",
+      "A user-defined kernel that is active until `close()` or the end of a `with` block. See `override_kernel`.")
+      .def(
+          "report",
+          [](const Active& active) {
+            if (!active.object()) return py::dict();
+            const ScopedKernelOverride::Report row = active.object()->report();
+            return py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("declined") = row.declined,
+                            py::arg("unchecked") = row.unchecked);
+          },
+          "Returns call counts: `ran`, `declined`, and of those that ran `unchecked` (data-dependent result shapes).")
+      .def("close", &Active::run, "Restores the original implementation.");
   m.def(
       "override_kernel",
       [](const std::string& op, py::object function, const std::string& device) {
         const auto held = shared_object(std::move(function));
-        return override_kernel(
-            {.op = op,
-             .run = [held, op](
-                        const c10::OperatorHandle& handle,
-                        std::span<const c10::IValue> arguments) { return call_python(*held, op, handle, arguments); }},
-            key_of(device));
+        const auto run = [held, op](const c10::OperatorHandle& handle, std::span<const c10::IValue> arguments) {
+          return call_python(*held, op, handle, arguments);
+        };
+        return std::make_unique<Active>(override_kernel({.op = op, .run = run}, key_of(device)));
       },
       py::arg("op"), py::arg("function"), py::arg("device"));
   m.def(
       "override_library_kernel",
       [](const std::string& op, const std::string& library, const std::string& symbol, const std::string& device) {
-        return override_kernel(library_kernel(op, library, symbol), key_of(device));
+        return std::make_unique<Active>(override_kernel(library_kernel(op, library, symbol), key_of(device)));
       },
       py::arg("op"), py::arg("library"), py::arg("symbol"), py::arg("device"));
 }

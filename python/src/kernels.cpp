@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "python/src/context.h"
 #include "python/src/kernel_overrides.h"
 #include "shadowgraph/kernels/kernel.h"
 
@@ -46,18 +47,29 @@ void bind_kernels(py::module_& m) {
         return group_kernels(graph, nullptr, {.kernels = {.exact = exact}, .measure = {.enabled = measure}});
       },
       py::arg("graph"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
-  py::class_<CompiledOperators>(m, "CompiledOperators", "Eager operators that run compiled kernels.")
-      .def("report", [](const CompiledOperators& operators) { return report_of(operators); })
+  using Compiled = Closing<CompiledOperators>;
+  py::class_<Compiled, Cleanup>(
+      m, "CompiledOperators",
+      "Operators that run compiled kernels until `close()` or the end of a `with` block. See `compile_operators`.")
       .def(
-          "wait", [](const CompiledOperators& operators) { operators.cache().wait(); },
-          py::call_guard<py::gil_scoped_release>());
+          "report",
+          [](const Compiled& compiled) { return compiled.object() ? report_of(*compiled.object()) : py::list(); },
+          "Returns call counts per operator: run by a kernel, waiting for one, or unsupported, with the reason.\n\n"
+          "`original`: calls that ran the original implementation, for measurement or because it is faster.")
+      .def(
+          "wait",
+          [](const Compiled& compiled) {
+            if (compiled.object()) compiled.object()->cache().wait();
+          },
+          py::call_guard<py::gil_scoped_release>(), "Blocks until all pending kernels are compiled.")
+      .def("close", &Compiled::run, "Restores the original implementations.");
   m.def("compilable_operators", &compilable_operators);
   m.def("operators_without_kernels", &operators_without_kernels);
   m.def(
       "compile_operators",
       [](const std::vector<std::string>& operators, const std::string& device, bool exact, bool measure) {
-        return compile_operators(operators, key_of(device),
-                                 {.kernels = {.exact = exact}, .measure = {.enabled = measure}});
+        return std::make_unique<Compiled>(compile_operators(
+            operators, key_of(device), {.kernels = {.exact = exact}, .measure = {.enabled = measure}}));
       },
       py::arg("operators"), py::arg("device"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
 }

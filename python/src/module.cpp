@@ -8,6 +8,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   m.attr("torch_version") = SHADOWGRAPH_TORCH_VERSION;
   m.attr("version") = SHADOWGRAPH_VERSION;
   bind_errors(m);
+  bind_contexts(m);
   bind_process(m);
   bind_modes(m);
   bind_graph(m);

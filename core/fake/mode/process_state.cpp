@@ -36,6 +36,7 @@
 #include "core/fake/dispatch/operand_scan.h"
 #include "core/fake/dispatch/unboxed_call.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode/modes.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/simulated_devices.h"
 #include "core/fake/storage_context.h"
@@ -616,6 +617,7 @@ void install_process_state() {
     const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
     if (dynamic_cast<const SimulatedDeviceGuard*>(guard) != nullptr) cuda_guard = guard;
     install_dispatch_keys();
+    install_script_operators();
     verify_installation();
   });
 }

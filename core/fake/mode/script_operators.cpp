@@ -1,0 +1,85 @@
+// TorchScript's own operators that read tensors through their data pointers, which fake tensors do not have.
+#include <torch/csrc/jit/runtime/operator.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode/modes.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+using torch::jit::Stack;
+
+// tolist(tensor, dimensions, element type)
+void replace_listed(Stack& stack) {
+  c10::IValue& value = stack[stack.size() - 3];
+  if (!value.isTensor() || !is_fake(value.toTensor())) return;
+  std::optional<at::Tensor> known = known_contents(value.toTensor());
+  if (!known) {
+    throw DataDependentError("tolist() on a tensor without data (" + to_string(value.toTensor()) +
+                             "); remove it from the TorchScript program, or compute the tensor from sizes or from "
+                             "tensors with known contents");
+  }
+  value = *std::move(known);
+}
+
+// save(item, file name)
+void refuse_saving(Stack& stack) {
+  stack[stack.size() - 2].visit([](const c10::IValue& value) {
+    if (value.isTensor() && is_fake(value.toTensor())) {
+      throw UnsupportedError("torch.save() of a tensor without data (" + to_string(value.toTensor()) +
+                             "); remove it from the TorchScript program, or save real tensors outside of the mode");
+    }
+    return false;
+  });
+}
+
+void describe(c10::IValue& value) {
+  if (value.isTensor() && is_fake(value.toTensor()) && !known_contents(value.toTensor())) {
+    value = "<" + to_string(value.toTensor()) + ">";
+  }
+}
+
+// str(value)
+void describe_one(Stack& stack) { describe(stack.back()); }
+
+// print(...) and format(...), whose number of values is on top of the stack
+void describe_all(Stack& stack) {
+  const auto count = static_cast<size_t>(stack.back().toInt());
+  for (size_t i = 0; i < count; ++i) describe(stack[stack.size() - 2 - i]);
+}
+
+void run_before(const char* name, void (*prepare)(Stack&)) {
+  // Nodes of compiled graphs point to the original operator.
+  static auto* originals = new std::vector<std::shared_ptr<torch::jit::Operator>>;
+  const auto all = torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name));  // a copy
+  for (const std::shared_ptr<torch::jit::Operator>& original : all) {
+    originals->push_back(original);
+    const auto run = [prepare, run = original->getOperation()](Stack& stack) mutable {
+      prepare(stack);
+      run(stack);
+    };
+    torch::jit::deregisterOperator(original->schema());
+    torch::jit::registerOperator(
+        torch::jit::Operator(toString(original->schema()), run, original->aliasAnalysisKind()));
+  }
+}
+
+}  // namespace
+
+void install_script_operators() {
+  run_before("prim::tolist", &replace_listed);
+  run_before("aten::save", &refuse_saving);
+  run_before("aten::str", &describe_one);
+  run_before("aten::format", &describe_all);
+  run_before("prim::Print", &describe_all);
+}
+
+}  // namespace shadowgraph
