@@ -345,7 +345,7 @@ class KernelCache::Jobs {
 
  private:
   struct All {
-    std::recursive_mutex mutex;
+    std::mutex mutex;
     std::set<Jobs*> jobs;
   };
   static All& all() {
@@ -370,7 +370,9 @@ class KernelCache::Jobs {
     all().mutex.unlock();
   }
   static void after_fork_in_child() {
-    for (Jobs* jobs : std::set<Jobs*>(std::move(all().jobs))) {
+    const std::set<Jobs*> before = std::exchange(all().jobs, {});
+    all().mutex.unlock();
+    for (Jobs* jobs : before) {
       std::deque<KernelRef> queue = std::move(jobs->queue_);
       queue.insert(queue.begin(), jobs->compiling_.begin(), jobs->compiling_.end());
       KernelCache& cache = jobs->cache_;
@@ -378,7 +380,6 @@ class KernelCache::Jobs {
       cache.jobs_ = std::make_unique<Jobs>(cache, static_cast<int>(jobs->most_), std::move(queue));
       jobs->unlock_cache();
     }
-    all().mutex.unlock();
   }
   void unlock_cache() {
     for (const auto& [hash, kernel] : cache_.kernels_) kernel->mutex_.unlock();

@@ -56,19 +56,14 @@ void describe_all(Stack& stack) {
   for (size_t i = 0; i < count; ++i) describe(stack[stack.size() - 2 - i]);
 }
 
+// Replaces the operation of each overload in place: nodes of compiled graphs point to the overload.
 void run_before(const char* name, void (*prepare)(Stack&)) {
-  // Nodes of compiled graphs point to the original operator.
-  static auto* originals = new std::vector<std::shared_ptr<torch::jit::Operator>>;
-  const auto all = torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name));  // a copy
-  for (const std::shared_ptr<torch::jit::Operator>& original : all) {
-    originals->push_back(original);
-    const auto run = [prepare, run = original->getOperation()](Stack& stack) mutable {
+  for (const auto& overload : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name))) {
+    const auto run = [prepare, run = overload->getOperation()](Stack& stack) mutable {
       prepare(stack);
       run(stack);
     };
-    torch::jit::deregisterOperator(original->schema());
-    torch::jit::registerOperator(
-        torch::jit::Operator(toString(original->schema()), run, original->aliasAnalysisKind()));
+    *overload = torch::jit::Operator(toString(overload->schema()), run, overload->aliasAnalysisKind());
   }
 }
 
