@@ -291,8 +291,11 @@ bool is_spec_dtype(std::string_view word) { return std::ranges::find(kSpecDtypes
 
 }  // namespace
 
-// TorchScript operators that read or write files by name.
-constexpr std::string_view kFileOperators[] = {"save", "from_file"};
+constexpr std::string_view kFiles = "may read or write files";
+
+// TorchScript operators that are refused by name, with the reason. The interpreter runs tolist() without the dispatcher.
+constexpr std::pair<std::string_view, std::string_view> kRefusedOperators[] = {
+    {"save", kFiles}, {"from_file", kFiles}, {"tolist", "reads contents that fake tensors lack"}};
 
 // Skips what separates tokens: blanks, line breaks, continued lines and comments.
 size_t next_token(std::string_view code, size_t at) {
@@ -333,15 +336,16 @@ std::optional<std::string_view> getattr_name(std::string_view code, size_t at) {
   return name.substr(1, name.size() - 2);
 }
 
-// Loading a file runs its __setstate__, and capturing it runs forward. Refuses operators that touch files, by the names
-// of attributes in the code, before any of it is compiled.
+// Loading a file runs its __setstate__, and capturing it runs forward. Refuses kRefusedOperators by the names of
+// attributes in the code, before any of it is compiled.
 void check_operators(std::string_view code, const std::string& path) {
   const auto check = [&](std::string_view name) {
-    if (std::ranges::find(kFileOperators, name) == std::end(kFileOperators)) return;
-    throw Error(
-        fmt::format("{} calls '{}', which may read or write files, so it is not loaded; remove the call (a method of "
-                    "this name must be renamed) and save the program again",
-                    path, name));
+    for (const auto& [refused, why] : kRefusedOperators) {
+      if (name != refused) continue;
+      throw Error(fmt::format("{} calls '{}', which {}, so it is not loaded; remove the call (a method of this name "
+                              "must be renamed) and save the program again",
+                              path, name, why));
+    }
   };
   for (size_t at = 0; at < code.size();) {
     const bool is_attribute = code[at] == '.';
@@ -349,7 +353,7 @@ void check_operators(std::string_view code, const std::string& path) {
     while (at < code.size() && is_word(code[at])) ++at;
     const std::string_view name = code.substr(begin, at - begin);
     if (is_attribute) check(name);
-    if (name == "getattr") check(getattr_name(code, next_token(code, at)).value_or(kFileOperators[0]));
+    if (name == "getattr") check(getattr_name(code, next_token(code, at)).value_or(kRefusedOperators[0].first));
     if (at == begin && !is_attribute) ++at;
   }
 }

@@ -80,6 +80,7 @@ def _install():
         _patch_fake_tensor_mode()
         _patch_fake_kernel_context()
         _patch_control_flow()
+        _patch_script_calls()
         _patch_backward()
         _patch_is_fake_tensor()
         when_imported("triton.runtime.jit", _patch_triton)
@@ -498,6 +499,27 @@ def _patch_triton(module):
         return original(self, *args, **kwargs)
 
     module.JITFunction.run = run
+
+
+def _patch_script_calls():
+    """Refuses TorchScript programs that call tolist(), which the interpreter runs on data pointers."""
+
+    def patch(kind):
+        original = kind.__call__
+
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if _C.is_active() and self.inlined_graph.findNode("prim::tolist") is not None:
+                raise _C.DataDependentError(
+                    f"the TorchScript program {self.name} calls tolist(), which reads contents that fake tensors lack; "
+                    "compute the list from sizes, or call the program's Python original"
+                )
+            return original(self, *args, **kwargs)
+
+        kind.__call__ = call
+
+    patch(torch._C.ScriptFunction)
+    patch(torch._C.ScriptMethod)
 
 
 def _patch_backward():

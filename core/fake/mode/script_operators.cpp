@@ -1,8 +1,6 @@
 // TorchScript's own operators that read tensors through their data pointers, which fake tensors do not have.
 #include <torch/csrc/jit/runtime/operator.h>
 
-#include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,19 +14,6 @@ namespace shadowgraph {
 namespace {
 
 using torch::jit::Stack;
-
-// tolist(tensor, dimensions, element type)
-void replace_listed(Stack& stack) {
-  c10::IValue& value = stack[stack.size() - 3];
-  if (!value.isTensor() || !is_fake(value.toTensor())) return;
-  std::optional<at::Tensor> known = known_contents(value.toTensor());
-  if (!known) {
-    throw DataDependentError("tolist() on a tensor without data (" + to_string(value.toTensor()) +
-                             "); remove it from the TorchScript program, or compute the tensor from sizes or from "
-                             "tensors with known contents");
-  }
-  value = *std::move(known);
-}
 
 // save(item, file name)
 void refuse_saving(Stack& stack) {
@@ -70,7 +55,6 @@ void run_before(const char* name, void (*prepare)(Stack&)) {
 }  // namespace
 
 void install_script_operators() {
-  run_before("prim::tolist", &replace_listed);
   run_before("aten::save", &refuse_saving);
   run_before("aten::str", &describe_one);
   run_before("aten::format", &describe_all);
