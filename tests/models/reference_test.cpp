@@ -1,6 +1,6 @@
 // Compares tiny models with their Python originals: torchvision, Hugging Face, milesial's U-Net and PyTorch's LSTM
 // example. Parameters and inputs are filled by formula on both sides; expected values were printed by
-// models/reference_losses.py (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
+// reference_losses.py (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
