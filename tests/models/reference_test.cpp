@@ -41,7 +41,7 @@ at::Tensor ids(at::IntArrayRef sizes, int64_t bound) {
 // The U-Net with interpolation is not in the registry; an odd image size also makes it pad.
 BuiltModel build_model(const std::string& name) {
   if (name == "unet_bilinear") {
-    UnetConfig config = tiny(unet_config());
+    UnetConfig config = tiny(UnetConfig{});
     config.bilinear = true;
     return build_unet(config, {.batch = 2, .image_size = 37});
   }
