@@ -124,7 +124,7 @@ docs: ## check the documentation and build the site in build/site
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
-lint: setup ## check includes, README, docs; run ruff, mypy, and clang-tidy on changed files (all: scripts/lint.py --all)
+lint: build ## check includes, README, docs; run ruff, mypy, and clang-tidy on changed files (all: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
