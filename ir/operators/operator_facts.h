@@ -21,7 +21,7 @@ namespace shadowgraph {
 
 // Boolean properties of an operator.
 enum class OperatorFact : uint32_t {
-  kNone = 0,
+  kNoFact = 0,
   // ---- Effects. The first three apply only to overloads that read no other tensor: linspace, not .Tensor_Tensor
   kOverwrites = 1U << 0,     // overwrites every element of what it writes, without reading it
   kFills = 1U << 1,          // OperatorFacts::fills
@@ -106,7 +106,7 @@ struct OperatorRow {
   // default overload only (operator_name.h). Several rows may apply to an overload. Rows are sorted by their first
   // name.
   std::string_view names;
-  OperatorFact is = OperatorFact::kNone;
+  OperatorFact is = OperatorFact::kNoFact;
 
   // ---- Corrections of the schema
   std::string_view writes;    // names of written arguments, space separated
