@@ -68,7 +68,7 @@ NIGHTLY_HOSTILE ?= 5000
 HOSTILE_SEED ?= 1
 
 nightly: conformance ## all OpInfo samples, long random programs, damaged input files; unit tests and conformance with sanitizers
-	@scripts/mutate.py --check
+	@tests/mutation/mutate.py --check
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
 	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
 	@.venv/bin/python tests/python/check_hostile.py $(BUILD)/bin/shadowgraph $(BUILD)/tests/libfork_server.so \
@@ -114,7 +114,7 @@ fuzz: python ## fuzz all file readers, and names in all writers, FUZZ_SECONDS=60
 	@scripts/setup.sh --fuzz
 	@cmake --preset fuzz --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 	@cmake --build build-fuzz -j $(JOBS)
-	@scripts/fuzz.sh
+	@tests/fuzz/run.sh
 
 docs: ## check the documentation and build the site in build/site
 	@scripts/setup.sh --docs
@@ -124,7 +124,7 @@ docs: ## check the documentation and build the site in build/site
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
-lint: setup ## check includes, README, docs; run ruff, mypy, and clang-tidy on changed files (all: scripts/lint.py --all)
+lint: build ## check includes, README, docs; run ruff, mypy, and clang-tidy on changed files (all: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py

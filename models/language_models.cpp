@@ -27,8 +27,6 @@ at::Tensor gelu_new(const at::Tensor& x) {
 
 }  // namespace
 
-BertConfig bert_base_config() { return {}; }
-
 BertConfig tiny(BertConfig config) {
   config.layers = 2;
   config.heads = 2;
@@ -199,14 +197,6 @@ BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
   return built;
 }
 
-Gpt2Config gpt2_config() { return {}; }
-
-Gpt2Config gpt2_medium_config() { return {.layers = 24, .heads = 16, .hidden = 1024}; }
-
-Gpt2Config gpt2_large_config() { return {.layers = 36, .heads = 20, .hidden = 1280}; }
-
-Gpt2Config gpt2_xl_config() { return {.layers = 48, .heads = 25, .hidden = 1600}; }
-
 Gpt2Config tiny(Gpt2Config config) {
   config.layers = 2;
   config.heads = 2;
@@ -332,8 +322,6 @@ BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
   built.next = [gpt2](const at::Tensor& input_ids, KeyValueCache& cache) { return gpt2->next(input_ids, cache); };
   return built;
 }
-
-LstmLmConfig lstm_lm_config() { return {}; }
 
 LstmLmConfig tiny(LstmLmConfig config) {
   config.vocab = 101;

@@ -26,7 +26,6 @@ struct BertConfig {
   double attention_dropout = 0.1;  // attention weights
 };
 
-BertConfig bert_base_config();
 BertConfig tiny(BertConfig config);
 
 struct BertSelfAttention : ConfiguredModule<BertConfig> {
@@ -59,10 +58,6 @@ struct Gpt2Config {
   double residual_deviation() const;
 };
 
-Gpt2Config gpt2_config();
-Gpt2Config gpt2_medium_config();
-Gpt2Config gpt2_large_config();
-Gpt2Config gpt2_xl_config();
 Gpt2Config tiny(Gpt2Config config);
 
 // A linear layer that keeps its weight as [in, out], the layout of the published checkpoints.
@@ -116,7 +111,6 @@ struct LstmLmConfig {
   double dropout = 0.2;  // after the embedding, between layers and before the decoder
 };
 
-LstmLmConfig lstm_lm_config();
 LstmLmConfig tiny(LstmLmConfig config);
 
 BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options);

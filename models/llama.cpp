@@ -55,11 +55,6 @@ at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotatio
 
 }  // namespace
 
-LlamaConfig llama3_8b_config() { return {}; }
-
-LlamaConfig llama3_70b_config() { return {.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672}; }
-LlamaConfig llama3_405b_config() { return {.layers = 126, .heads = 128, .hidden = 16384, .intermediate = 53248}; }
-
 LlamaConfig tiny(LlamaConfig config) {
   config.layers = 2;
   config.heads = 4;
@@ -240,8 +235,6 @@ BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
   built.next = [llama](const at::Tensor& input_ids, KeyValueCache& cache) { return llama->next(input_ids, cache); };
   return built;
 }
-
-DeepseekConfig deepseek_v3_config() { return {}; }
 
 DeepseekConfig tiny(DeepseekConfig config) {
   config.layers = 3;

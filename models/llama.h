@@ -25,9 +25,6 @@ struct LlamaConfig {
   int64_t head_size() const { return hidden / heads; }
 };
 
-LlamaConfig llama3_8b_config();
-LlamaConfig llama3_70b_config();
-LlamaConfig llama3_405b_config();
 LlamaConfig tiny(LlamaConfig config);
 
 // The angles of the rotary position embedding (Su et al. 2021, arXiv:2104.09864).
@@ -76,7 +73,6 @@ struct DeepseekConfig {
   double norm_eps = 1e-6;
 };
 
-DeepseekConfig deepseek_v3_config();
 DeepseekConfig tiny(DeepseekConfig config);
 
 // ModelOptions::dropout has no effect, since the architecture has no dropout.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <functional>
 #include <stdexcept>
 
 #include "models/language_models.h"
@@ -16,8 +17,8 @@ namespace {
 
 struct Row {
   ModelInfo info;
-  int64_t tiny_size;                           // sequence length or image size of a tiny model
-  BuiltModel (*build)(const ModelOptions& o);  // requires batch and size to be set
+  int64_t tiny_size;                                       // sequence length or image size of a tiny model
+  std::function<BuiltModel(const ModelOptions& o)> build;  // requires batch and size to be set
 };
 
 template <class Config>
@@ -25,13 +26,12 @@ concept HasLayers = requires(Config config) {
   { config.layers } -> std::same_as<int64_t&>;
 };
 
-template <auto config, auto build_family>
-Row row(ModelInfo info, int64_t tiny_size, int64_t first_layers = 0) {
-  using Config = decltype(config());
-  if constexpr (HasLayers<Config>) info.layers = Config(config()).layers;
+template <class Config, class Build>
+Row row(Build build_family, const Config& config, ModelInfo info, int64_t tiny_size, int64_t first_layers = 0) {
+  if constexpr (HasLayers<Config>) info.layers = config.layers;
   info.first_layers = first_layers;
-  return {std::move(info), tiny_size, [](const ModelOptions& options) {
-            Config made = options.tiny ? tiny(config()) : config();
+  return {std::move(info), tiny_size, [build_family, config](const ModelOptions& options) {
+            Config made = options.tiny ? tiny(config) : config;
             if constexpr (HasLayers<Config>) {
               if (options.layers > 0) made.layers = options.layers;
             }
@@ -44,31 +44,34 @@ constexpr int64_t kTinyBatch = 2;
 // Fields of ModelInfo: name, description, batch, seq, image size, parameters.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      row<resnet18_config, build_resnet>(
+      row(build_resnet, ResNetConfig{},
           {"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512}, 64),
-      row<resnet50_config, build_resnet>(
+      row(build_resnet, ResNetConfig{.blocks = {3, 4, 6, 3}, .bottleneck = true},
           {"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032}, 64),
-      row<vit_b_16_config, build_vit>(
+      row(build_vit, VitConfig{},
           {"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656}, 32),
-      row<bert_base_config, build_bert>(
+      row(build_bert, BertConfig{},
           {"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240}, 16),
-      row<gpt2_config, build_gpt2>(
+      row(build_gpt2, Gpt2Config{},
           {"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808}, 16),
-      row<gpt2_medium_config, build_gpt2>({"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168}, 16),
-      row<gpt2_large_config, build_gpt2>({"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080}, 16),
-      row<gpt2_xl_config, build_gpt2>({"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200}, 16),
-      row<llama3_8b_config, build_llama>(
+      row(build_gpt2, Gpt2Config{.layers = 24, .heads = 16, .hidden = 1024},
+          {"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168}, 16),
+      row(build_gpt2, Gpt2Config{.layers = 36, .heads = 20, .hidden = 1280},
+          {"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080}, 16),
+      row(build_gpt2, Gpt2Config{.layers = 48, .heads = 25, .hidden = 1600},
+          {"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200}, 16),
+      row(build_llama, LlamaConfig{},
           {"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248}, 16),
-      row<llama3_70b_config, build_llama>(
+      row(build_llama, LlamaConfig{.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672},
           {"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496}, 16),
-      row<llama3_405b_config, build_llama>(
+      row(build_llama, LlamaConfig{.layers = 126, .heads = 128, .hidden = 16384, .intermediate = 53248},
           {"llama3_405b", "Llama 3 405B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 405'853'388'800}, 16),
-      row<deepseek_v3_config, build_deepseek>(
+      row(build_deepseek, DeepseekConfig{},
           {"deepseek_v3", "DeepSeek-V3, 256 experts (Hugging Face DeepseekV3ForCausalLM)", 1, 2048, 0, 671'026'404'352},
           16, 3),
-      row<unet_config, build_unet>(
+      row(build_unet, UnetConfig{},
           {"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698}, 32),
-      row<lstm_lm_config, build_lstm_lm>(
+      row(build_lstm_lm, LstmLmConfig{},
           {"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0,
            13'987'678},
           16),

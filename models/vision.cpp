@@ -84,10 +84,6 @@ torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
 
 }  // namespace
 
-ResNetConfig resnet18_config() { return {}; }
-
-ResNetConfig resnet50_config() { return {.blocks = {3, 4, 6, 3}, .bottleneck = true}; }
-
 ResNetConfig tiny(ResNetConfig config) {
   config.blocks = {2, 1, 1, 1};  // two in the first stage: a block with a downsampled shortcut and one without
   config.width = 8;
@@ -191,8 +187,6 @@ BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options)
   at::Tensor images = random_images(options.batch, 3, options.image_size, options.dtype);
   return model_of_logits(net, {"image", images}, random_ids(config.classes, {options.batch}), class_loss);
 }
-
-UnetConfig unet_config() { return {}; }
 
 UnetConfig tiny(UnetConfig config) {
   config.width = 4;
@@ -308,8 +302,6 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
   const at::Tensor labels = random_ids(config.classes, {options.batch, options.image_size, options.image_size});
   return model_of_logits(unet, {"image", images}, labels, class_loss);
 }
-
-VitConfig vit_b_16_config() { return {}; }
 
 VitConfig tiny(VitConfig config) {
   config.image_size = 32;

@@ -22,8 +22,6 @@ struct ResNetConfig {
   int64_t classes = 1000;
 };
 
-ResNetConfig resnet18_config();
-ResNetConfig resnet50_config();
 ResNetConfig tiny(ResNetConfig config);
 
 BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options);
@@ -37,7 +35,6 @@ struct UnetConfig {
   bool bilinear = false;  // upsample by interpolation instead of a transposed convolution, with half the deepest width
 };
 
-UnetConfig unet_config();
 UnetConfig tiny(UnetConfig config);
 
 struct Unet : torch::nn::Module {
@@ -66,7 +63,6 @@ struct VitConfig {
   double attention_dropout = 0.0;  // on attention weights
 };
 
-VitConfig vit_b_16_config();
 VitConfig tiny(VitConfig config);
 
 // Self attention with a packed projection and the names of nn.MultiheadAttention, batch first.

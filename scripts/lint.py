@@ -4,7 +4,7 @@
     scripts/lint.py              files changed since the merge base with --base, then others until the budget is used
     scripts/lint.py --all        all files, without a budget
     scripts/lint.py FILE...      only these files
-    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml)
+    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package in build/python
 
 A source has changed if it or a header that it includes, directly or not, has changed. The order of the others rotates
 with each commit, so that every file is checked eventually. A source with libtorch's headers takes 4 s, one with
@@ -70,6 +70,8 @@ def included(path, seen):
 
 
 def lint_python():
+    if not (ROOT / "build/python/shadowgraph/_shadowgraph.pyi").exists():
+        sys.exit("lint.py: mypy needs the type stubs of a build; run make python")
     commands = ([find("ruff"), "check", "--no-cache", "--output-format", "concise", "."],
                 [find("mypy"), "--cache-dir", os.devnull])
     return max(subprocess.run(command, cwd=ROOT).returncode for command in commands)

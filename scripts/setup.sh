@@ -37,7 +37,7 @@ for argument in "$@"; do
     --test)
       want_tests=yes
       want_wheel=yes
-      # For scripts/check_page.sh. A node from elsewhere has its own npm, and conflicts with that of Debian.
+      # For tests/page/check.sh. A node from elsewhere has its own npm, and conflicts with that of Debian.
       command -v npm >/dev/null || packages+=(nodejs npm)
       command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
       # Packaged by Debian only; without it, the check skips the tests in Firefox.

@@ -4,8 +4,8 @@
     scripts/write_profile_metrics.py           updates the files
     scripts/write_profile_metrics.py --check   fails if a file is out of date
 
-Generates the properties and required keys of docs/profile.schema.json, the attributes of Profile in the type stubs, the
-table of report lines in docs/memory.md, and docs/options.md with the options of all verbs.
+Generates the properties and required keys of docs/profile.schema.json, the table of report lines in docs/memory.md, and
+docs/options.md with the options of all verbs.
 """
 
 import collections
@@ -16,7 +16,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TYPES = {"count": "int", "bytes": "int", "seconds": "float", "ratio": "float"}
 
 
 def object_of(lines, path):
@@ -59,14 +58,6 @@ def between(text, begin, end, lines):
     """Replaces the lines between those that contain `begin` and `end`."""
     return re.sub(rf"({re.escape(begin)}[^\n]*\n).*?([^\n]*{re.escape(end)})",
                   lambda match: match[1] + "".join(line + "\n" for line in lines) + match[2], text, flags=re.DOTALL)
-
-
-def stub(text, figures):
-    lines = []
-    for figure in figures:
-        optional = "" if figure["always"] else " | None"
-        lines.append(f"    {figure['name']}: Final[{TYPES[figure['unit']]}{optional}]")
-    return between(text, "# Figures:", "# end of figures", lines)
 
 
 def page(text, figures):
@@ -134,8 +125,7 @@ def short(name):
     return name.split(" ")[0].split(",")[-1].partition("=")[0]
 
 
-OUTPUTS = {"docs/profile.schema.json": schema, "python/shadowgraph/_shadowgraph.pyi": stub, "docs/memory.md": page,
-           "docs/options.md": options}
+OUTPUTS = {"docs/profile.schema.json": schema, "docs/memory.md": page, "docs/options.md": options}
 
 
 def main(check):

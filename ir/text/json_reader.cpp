@@ -101,6 +101,20 @@ class Importer {
     put(value.is_number_unsigned() ? fmt::to_string(value.get<uint64_t>()) : fmt::to_string(value.get<int64_t>()));
   }
 
+  // Writes "{before}{number}" if the field is there, otherwise `missing`.
+  void put_optional_int(const json& object, const char* key, std::string_view before, std::string_view missing = "") {
+    const json* number = optional_field(object, key);
+    put(number != nullptr ? before : missing);
+    if (number != nullptr) put_int(*number);
+  }
+  template <class F>
+  void put_each(const json& list, std::string_view separator, F&& put_element) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (i != 0) put(separator);
+      put_element(list[i]);
+    }
+  }
+
   // JSON strings are UTF-8. Other bytes are given as the text form's escapes.
   void put_quoted(const json& value) {
     if (value.is_object()) {
@@ -125,11 +139,8 @@ class Importer {
 
   void put_value(const json& value) {
     put("%");
-    if (value.is_null()) {
-      put("?");
-    } else {
-      put_int(value);
-    }
+    if (value.is_null()) return put("?");
+    put_int(value);
   }
 
   void put_argument(const json& value, int depth) {
@@ -168,9 +179,7 @@ class Importer {
     if (key == "complex") {
       if (!content.is_array() || content.size() != 2) fail("not a complex number, expected two floats");
       put("complex(");
-      put_float(content[0]);
-      put(",");
-      put_float(content[1]);
+      put_each(content, ",", [&](const json& part) { put_float(part); });
       return put(")");
     }
     if (key == "generator") return put(fmt::format("generator({})", word(content, "a device")));
@@ -204,11 +213,8 @@ class Importer {
     }
     if (more != nullptr) {
       if (!more->is_array()) fail("'more' is not an array");
-      for (const json& value : *more) {
-        if (!first) put(", ");
-        first = false;
-        put_argument(value, 0);
-      }
+      if (!first && !more->empty()) put(", ");
+      put_each(*more, ", ", [&](const json& value) { put_argument(value, 0); });
     }
     put(")");
   }
@@ -218,20 +224,14 @@ class Importer {
     if (!list.is_array()) fail("not an array where one is expected");
     if (depth > kMaxListDepth) fail("lists nested too deeply");
     put("[");
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (i != 0) put(",");
-      put_argument(list[i], depth + 1);
-    }
+    put_each(list, ",", [&](const json& element) { put_argument(element, depth + 1); });
     put("]");
   }
 
   void put_ints(const json& list, char open, char close) {
     if (!list.is_array()) fail("not an array of integers where one is expected");
     text_ += open;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (i != 0) put(",");
-      put_int(list[i]);
-    }
+    put_each(list, ",", [&](const json& integer) { put_int(integer); });
     text_ += close;
   }
 
@@ -245,18 +245,13 @@ class Importer {
   void put_results(const json& results, F&& put_value, int depth = 0) {
     if (!results.is_array()) fail("not an array of results where one is expected");
     if (depth > kMaxListDepth) fail("results nested too deeply");
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (i != 0) put(", ");
-      if (results[i].is_null()) {
-        put("None");
-      } else if (results[i].is_array()) {
-        put("[");
-        put_results(results[i], put_value, depth + 1);
-        put("]");
-      } else {
-        put_value(results[i]);
-      }
-    }
+    put_each(results, ", ", [&](const json& result) {
+      if (result.is_null()) return put("None");
+      if (!result.is_array()) return put_value(result);
+      put("[");
+      put_results(result, put_value, depth + 1);
+      put("]");
+    });
   }
 
   // The parser checks types, so an invalid dtype is reported in the same words as in the text form. Defaults are
@@ -272,16 +267,8 @@ class Importer {
     put_ints(field(type, "sizes"), '[', ']');
     if (const json* strides = optional_field(type, "strides")) put_ints(*strides, '{', '}');
     put(" @");
-    if (const json* storage = optional_field(type, "storage")) {
-      put("s");
-      put_int(*storage);
-    } else {
-      put("none");
-    }
-    if (const json* offset = optional_field(type, "offset")) {
-      put("+");
-      put_int(*offset);
-    }
+    put_optional_int(type, "storage", "s", "none");
+    put_optional_int(type, "offset", "+");
     put(" ");
     put(word(field(type, "device"), "a device"));
     if (const json* layout = optional_field(type, "layout"); layout != nullptr && *layout != "strided") {
@@ -313,20 +300,14 @@ class Importer {
       put_results(*results, [this](const json& type) { put_type(type); });
     }
     put(" |");
-    if (const json* region = optional_field(node, "region")) {
-      put(" r");
-      put_int(*region);
-    }
+    put_optional_int(node, "region", " r");
     if (const json* phase = optional_field(node, "phase")) {
       // The four built-in phases are words of the text form; others are quoted to distinguish them.
       const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
       put(known ? " " : " phase ");
       known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
     }
-    if (const json* forward = optional_field(node, "forward")) {
-      put(" of n");
-      put_int(*forward);
-    }
+    put_optional_int(node, "forward", " of n");
     if (const json* modes = optional_field(node, "modes")) {
       if (!modes->is_array()) fail("'modes' is not an array");
       for (const json& mode : *modes) put(fmt::format(" {}", word(mode, "a mode")));
@@ -337,28 +318,26 @@ class Importer {
       if (list == nullptr) return;
       if (!list->is_array() || list->empty()) fail(fmt::format("'{}' is not a non-empty array", key));
       put(text);
-      for (size_t i = 0; i < list->size(); ++i) {
-        put(i == 0 ? "(s" : ", s");
-        put_int(with_version ? field((*list)[i], "storage") : (*list)[i]);
-        if (!with_version) continue;
+      put_each(*list, ", s", [&](const json& element) {
+        put_int(with_version ? field(element, "storage") : element);
+        if (!with_version) return;
         put("@");
-        put_int(field((*list)[i], "version"));
-        refuse_other_keys((*list)[i], read_.size() - 2);
-      }
+        put_int(field(element, "version"));
+        refuse_other_keys(element, read_.size() - 2);
+      });
       put(")");
     };
-    storages("writes", " writes", true);
-    storages("free", " free", false);
+    storages("writes", " writes(s", true);
+    storages("free", " free(s", false);
     if (const json* notes = optional_field(node, "notes")) {
       if (!notes->is_array() || notes->empty()) fail("'notes' is not a non-empty array");
-      for (size_t i = 0; i < notes->size(); ++i) {
-        const json& note = (*notes)[i];
+      put(" note(");
+      put_each(*notes, ", ", [&](const json& note) {
         if (!note.is_array() || note.size() != 2) fail("a note is not a pair of key and value");
-        put(i == 0 ? " note(" : ", ");
         put_quoted(note[0]);
         put("=");
         put_quoted(note[1]);
-      }
+      });
       put(")");
     }
     if (const json* source = optional_field(node, "source")) {
@@ -415,12 +394,7 @@ class Importer {
     put_int(field(storage, "bytes"));
     put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"),
                     word(field(storage, "kind"), "a kind")));
-    if (const json* born = optional_field(storage, "born")) {
-      put("n");
-      put_int(*born);
-    } else {
-      put("before");
-    }
+    put_optional_int(storage, "born", "n", "before");
   }
 
   void put_constant(const json& constant, size_t number) {
@@ -445,10 +419,7 @@ class Importer {
       put(word(*target, "the name of a target"));
       if (const json* arguments = optional_field(region, "arguments")) put_arguments(*arguments, nullptr);
     }
-    if (const json* parent = optional_field(region, "parent")) {
-      put(" in r");
-      put_int(*parent);
-    }
+    put_optional_int(region, "parent", " in r");
     if (const json* inferred = optional_field(region, "inferred"); inferred != nullptr && *inferred == true)
       put(" inferred");
   }
@@ -467,27 +438,22 @@ class Importer {
   void put_saved(const json& saved) {
     if (!saved.is_array() || saved.empty()) fail("'saved' is not a non-empty array");
     put(" saved(");
-    for (size_t i = 0; i < saved.size(); ++i) {
-      if (i != 0) put(", ");
+    put_each(saved, ", ", [&](const json& tensor) {
       const size_t begin = read_.size();
-      const json& value = field(saved[i], "value");
-      if (const json* argument = optional_field(saved[i], "argument"); argument != nullptr && argument->is_string()) {
+      const json& value = field(tensor, "value");
+      const json* argument = optional_field(tensor, "argument");
+      if (argument != nullptr && argument->is_string()) {
         put(word(*argument, "an argument's name"));
-      } else if (argument != nullptr) {
-        put("argument[");
-        put_int(*argument);
-        put("]");
-      } else if (const json* result = optional_field(saved[i], "result")) {
-        put("result[");
-        put_int(*result);
+      } else if (const char* role = argument != nullptr ? "argument" : "result"; optional_field(tensor, role)) {
+        put_optional_int(tensor, role, argument != nullptr ? "argument[" : "result[");
         put("]");
       } else {
         put("internal");
       }
       put("=");
       put_value(value);
-      refuse_other_keys(saved[i], begin);
-    }
+      refuse_other_keys(tensor, begin);
+    });
     put(")");
   }
 

@@ -1,5 +1,5 @@
 // The scalar metrics of a profile, one row each. The text and JSON reports, docs/profile.schema.json, the Python
-// attributes with their stub, and the table in docs/memory.md are derived from it (scripts/write_profile_metrics.py).
+// attributes with their stubs, and the table in docs/memory.md are derived from it (scripts/write_profile_metrics.py).
 #include "profiler/profile/metrics.h"
 
 #include <fmt/format.h>

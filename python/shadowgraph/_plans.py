@@ -47,19 +47,16 @@ class PlanSweep:
                                              **how)  # fmt: skip
             return graph
 
-        questions: Any = getattr(_C, "_PlanSweep")  # noqa: B009 - private, not in the stub
-        self._questions = questions(captured, count, first[0] if first else 0, name, any_sequence, str(devices),
-                                    interconnect, batch, sequence, plan_options)  # fmt: skip
+        self._questions = _C._PlanSweep(captured, count, first[0] if first else 0, name, any_sequence, str(devices),
+                                        interconnect, batch, sequence, plan_options)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
         """Returns the fastest plan. Raises InfeasibleError if none fits, with settings that would fit."""
-        plan: ClusterPlan = self._questions.plan()
-        return plan
+        return self._questions.plan()
 
     def simulate(self, plan: Mapping[str, Any]) -> SimulatedPlan:
         """Simulates a given plan. See `sg.simulate_plan`."""
-        simulated: SimulatedPlan = self._questions.simulate(json.dumps(dict(plan)))
-        return simulated
+        return self._questions.simulate(json.dumps(dict(plan)))
 
     def run(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
         """Plans the model for several values of one setting and returns a table.
@@ -71,8 +68,7 @@ class PlanSweep:
         """
         if isinstance(how.get("prices"), Mapping):
             how["prices"] = json.dumps(dict(how["prices"]))
-        table: PlanTable = self._questions.run(what, [str(value) for value in values], how)
-        return table
+        return self._questions.run(what, [str(value) for value in values], how)
 
 
 def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, **how: Any) -> ClusterPlan:

@@ -1,5 +1,6 @@
 // Graph: text, files, passes and nodes.
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/graph_parts.h"
@@ -108,7 +109,7 @@ void bind_graph_metadata(py::class_<Graph, GraphPointer>& graph) {
       .def_property_readonly(
           "metadata",
           [](const Graph& g) {
-            py::dict lines;
+            py::typing::Dict<py::str, py::str> lines;
             for (const auto& [key, text] : g.metadata.lines()) lines[text_object(key)] = text_object(text);
             return lines;
           },

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
@@ -26,8 +27,8 @@ const Storage& record(const PyStorage& storage) { return storage.graph->storage(
 const Region& record(const PyRegion& region) { return region.graph->region(region.id); }
 
 template <class Id>
-py::object part_or_none(const GraphPointer& graph, Id id) {
-  return id.valid() ? py::cast(Part<Id>{graph, id}) : py::none();
+std::optional<Part<Id>> part_or_none(const GraphPointer& graph, Id id) {
+  return id.valid() ? std::optional(Part<Id>{graph, id}) : std::nullopt;
 }
 
 py::object argument_object(const GraphPointer& graph, const Argument& argument) {
@@ -68,7 +69,9 @@ py::object argument_object(const GraphPointer& graph, const Argument& argument) 
   return py::none();
 }
 
-std::vector<int64_t> copied(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
+py::typing::Tuple<py::int_, py::ellipsis> tuple_of(std::span<const int64_t> numbers) {
+  return py::tuple(py::cast(std::vector<int64_t>(numbers.begin(), numbers.end())));
+}
 
 py::str module_of(const PyNode& node) {
   const Graph& graph = *node.graph;
@@ -210,7 +213,7 @@ void bind_node_edits(py::class_<PyNode>& node) {
           "notes",
           [](const PyNode& n) {
             record(n);
-            py::dict notes;
+            py::typing::Dict<py::str, py::str> notes;
             n.graph->for_each_note(n.id, [&](const std::string& key, const std::string& value) {
               notes[text_object(key)] = text_object(value);
             });
@@ -228,9 +231,7 @@ void bind_node_edits(py::class_<PyNode>& node) {
           "Erases the node. Raises GraphError if its results are used.");
 }
 
-void bind_node(py::module_& m) {
-  py::class_<PyNode> node(m, "Node",
-                          "One call of an operator, or a placeholder (parameter, buffer, input, constant, output).");
+void bind_node(py::class_<PyNode>& node) {
   bind_node_call(node);
   bind_node_place(node);
   bind_node_lifetimes(node);
@@ -254,18 +255,12 @@ void bind_value_geometry(py::class_<PyValue>& value) {
           "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },
           "True for a tensor. For numbers, tensor attributes are empty.")
       .def_property_readonly(
-          "shape", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->sizes((record(v), v.id))))); },
-          "Sizes, in elements.")
+          "shape", [](const PyValue& v) { return tuple_of(v.graph->sizes((record(v), v.id))); }, "Sizes, in elements.")
       .def_property_readonly(
-          "stride", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->strides((record(v), v.id))))); },
-          "In elements.")
+          "stride", [](const PyValue& v) { return tuple_of(v.graph->strides((record(v), v.id))); }, "In elements.")
       .def_property_readonly(
           "offset", [](const PyValue& v) { return record(v).offset; }, "Storage offset, in elements.")
-      .def_property_readonly(
-          "dtype",
-          [](const PyValue& v) {
-            return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(record(v).dtype)));
-          })
+      .def_property_readonly("dtype", [](const PyValue& v) { return record(v).dtype; })
       .def_property_readonly(
           "layout",
           [](const PyValue& v) {
@@ -282,8 +277,7 @@ void bind_value_geometry(py::class_<PyValue>& value) {
           "elements", [](const PyValue& v) { return v.graph->numel((record(v), v.id)); }, "Number of elements.");
 }
 
-void bind_value(py::module_& m) {
-  py::class_<PyValue> value(m, "Value", "Metadata of a tensor, or a number that the program read.");
+void bind_value(py::class_<PyValue>& value) {
   bind_value_geometry(value);
   value.def_property_readonly("requires_grad", [](const PyValue& v) { return record(v).requires_grad; })
       .def_property_readonly(
@@ -318,9 +312,8 @@ void bind_value(py::module_& m) {
 
 // ---- Storage, region
 
-void bind_storage(py::module_& m) {
-  py::class_<PyStorage>(m, "Storage", "A memory allocation, shared by a tensor and its views.")
-      .def_property_readonly("nbytes", [](const PyStorage& s) { return record(s).bytes; })
+void bind_storage(py::class_<PyStorage>& storage) {
+  storage.def_property_readonly("nbytes", [](const PyStorage& s) { return record(s).bytes; })
       .def_property_readonly("device", [](const PyStorage& s) { return record(s).device().str(); })
       .def_property_readonly(
           "kind", [](const PyStorage& s) { return std::string(to_string(record(s).kind)); },
@@ -351,10 +344,8 @@ void bind_storage(py::module_& m) {
       });
 }
 
-void bind_region(py::module_& m) {
-  py::class_<PyRegion>(m, "Region",
-                       "A dynamic scope of the program: call of a module, composite operator or checkpoint.")
-      .def_property_readonly("kind", [](const PyRegion& r) { return std::string(to_string(record(r).kind)); })
+void bind_region(py::class_<PyRegion>& region) {
+  region.def_property_readonly("kind", [](const PyRegion& r) { return std::string(to_string(record(r).kind)); })
       .def_property_readonly(
           "name", [](const PyRegion& r) { return text_object(r.graph->text_or_empty(record(r).name)); },
           "Path of a module, or name of a composite operator.")
@@ -382,10 +373,17 @@ PyNode NodeIterator::advance() {
 }
 
 void bind_parts(py::module_& m) {
-  bind_node(m);
-  bind_value(m);
-  bind_storage(m);
-  bind_region(m);
+  // Declared before their members, whose signatures refer to them.
+  py::class_<PyNode> node(m, "Node",
+                          "One call of an operator, or a placeholder (parameter, buffer, input, constant, output).");
+  py::class_<PyValue> value(m, "Value", "Metadata of a tensor, or a number that the program read.");
+  py::class_<PyStorage> storage(m, "Storage", "A memory allocation, shared by a tensor and its views.");
+  py::class_<PyRegion> region(m, "Region",
+                              "A dynamic scope of the program: call of a module, composite operator or checkpoint.");
+  bind_node(node);
+  bind_value(value);
+  bind_storage(storage);
+  bind_region(region);
   py::class_<NodeIterator>(m, "NodeIterator")
       .def("__iter__", [](NodeIterator& self) -> NodeIterator& { return self; })
       .def("__next__", &NodeIterator::advance);

@@ -190,13 +190,6 @@ void bind_modes(py::module_& m) {
       "detect_fake_mode",
       [](const std::vector<at::Tensor>& tensors) { return reinterpret_cast<uintptr_t>(detect_fake_mode(tensors)); },
       py::arg("tensors"), py::call_guard<CppCall>());
-  py::class_<CrossRef>(m, "CrossRef")
-      .def(py::init<bool>(), py::arg("throw_at_first") = true)
-      .def("enter", &CrossRef::enter)
-      .def("leave", &CrossRef::leave)
-      .def_property_readonly("compared", &CrossRef::compared)
-      .def_property_readonly("refused", &CrossRef::refused)
-      .def_property_readonly("differences", &CrossRef::differences);
   py::class_<CrossRefDifference>(m, "CrossRefDifference",
                                  "A mismatch between the results of an operator on real and on fake tensors.")
       .def_readonly("op", &CrossRefDifference::op, "\"aten::gelu\"")
@@ -206,6 +199,13 @@ void bind_modes(py::module_& m) {
       .def_readonly("fake", &CrossRefDifference::fake)
       .def("__str__", &CrossRefDifference::to_string)
       .def("__repr__", [](const CrossRefDifference& d) { return "<CrossRefDifference " + d.to_string() + ">"; });
+  py::class_<CrossRef>(m, "CrossRef")
+      .def(py::init<bool>(), py::arg("throw_at_first") = true)
+      .def("enter", &CrossRef::enter)
+      .def("leave", &CrossRef::leave)
+      .def_property_readonly("compared", &CrossRef::compared)
+      .def_property_readonly("refused", &CrossRef::refused)
+      .def_property_readonly("differences", &CrossRef::differences);
 }
 
 }  // namespace shadowgraph::python

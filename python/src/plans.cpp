@@ -78,20 +78,6 @@ void bind_plans(py::module_& m) {
       .def_readonly("findings", &PlanTable::findings, "Results as sentences.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
       .def("__str__", [](const PlanTable& table) { return cli::printable(to_text(table)); });
-  py::class_<PlanSweep, std::shared_ptr<PlanSweep>>(m, "_PlanSweep")
-      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
-           py::arg("any_sequence"), py::arg("devices"), py::arg("interconnect"), py::arg("batch"), py::arg("sequence"),
-           py::arg("options"))
-      .def(
-          "plan", [](PlanSweep& sweep) { return with_cost_rules([&] { return sweep.plan(); }); },
-          py::call_guard<CppCall>())
-      .def("run", &ask, py::arg("what"), py::arg("values"), py::arg("how"), py::call_guard<CppCall>())
-      .def(
-          "simulate",
-          [](PlanSweep& sweep, const std::string& plan) {
-            return with_cost_rules([&] { return sweep.simulate(plan); });
-          },
-          py::arg("plan"), py::call_guard<CppCall>());
   py::class_<SimulatedPlan, std::shared_ptr<SimulatedPlan>>(m, "SimulatedPlan",
                                                             "A given plan with its simulated time and memory.")
       .def_property_readonly(
@@ -120,6 +106,20 @@ void bind_plans(py::module_& m) {
       .def("html", &plan_html, "Returns an HTML page that compares plans and shows time and memory of the ranks.")
       .def("dict", [](const ClusterPlan& answer) { return to_python(to_json(answer)); })
       .def("__str__", [](const ClusterPlan& answer) { return cli::printable(to_text(answer)); });
+  py::class_<PlanSweep, std::shared_ptr<PlanSweep>>(m, "_PlanSweep")
+      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
+           py::arg("any_sequence"), py::arg("devices"), py::arg("interconnect"), py::arg("batch"), py::arg("sequence"),
+           py::arg("options"))
+      .def(
+          "plan", [](PlanSweep& sweep) { return with_cost_rules([&] { return sweep.plan(); }); },
+          py::call_guard<CppCall>())
+      .def("run", &ask, py::arg("what"), py::arg("values"), py::arg("how"), py::call_guard<CppCall>())
+      .def(
+          "simulate",
+          [](PlanSweep& sweep, const std::string& plan) {
+            return with_cost_rules([&] { return sweep.simulate(plan); });
+          },
+          py::arg("plan"), py::call_guard<CppCall>());
 }
 
 }  // namespace shadowgraph::python

@@ -209,14 +209,14 @@ void bind_profile(py::module_& m) {
       .def("model_explorer_json", [](const GraphProfile& p) { return json_text(model_explorer(p.costs)); })
       .def("memory_snapshot",
            [](const GraphProfile& p) {
-             return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))
-                                                  : py::none();
+             return p.costs.out_of_memory.empty() ? std::optional(py::bytes(memory_snapshot(p.costs, p.memory)))
+                                                  : std::nullopt;
            })
       .def(
           "dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); },
           "Returns all values as dicts and lists, in the format of docs/profile.schema.json. Unknown ones are absent.")
-      .def("_html", &html_of, py::arg("title"), py::arg("before"), py::arg("before_title"), py::arg("before_json"),
-           py::arg("color"))
+      .def("_html", &html_of, py::arg("title"), py::arg("before") = py::none(), py::arg("before_title") = "",
+           py::arg("before_json") = "", py::arg("color") = "")
       .def("_what_if", &what_if_of, py::arg("dtype"), py::arg("optimizer"), py::arg("accumulate"),
            py::arg("checkpoint"), py::arg("zero_stage"), py::arg("ranks"))
       .def("_compare_trace", &compare_trace, py::arg("path"), py::arg("rows"))

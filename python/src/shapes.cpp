@@ -31,13 +31,13 @@ struct PyShapes {
     return changed;
   }
 
-  py::object tensor(const PyValue& value) const {
+  std::optional<at::Tensor> tensor(const PyValue& value) const {
     if (value.graph != graph) throw Error("the value belongs to another graph than the propagated one");
     const at::Tensor& tensor = shapes.tensor(value.id);
-    return tensor.defined() ? py::cast(tensor) : py::none();
+    return tensor.defined() ? std::optional(tensor) : std::nullopt;
   }
   py::object fakes_of(const Argument& argument) const {
-    if (argument.kind == ArgumentKind::kValue) return tensor({graph, argument.ref.value});
+    if (argument.kind == ArgumentKind::kValue) return py::cast(tensor({graph, argument.ref.value}));
     if (argument.kind != ArgumentKind::kList) return py::none();
     py::list list;
     for (const Argument& element : graph->list(argument)) list.append(fakes_of(element));

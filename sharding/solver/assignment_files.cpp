@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <limits>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -120,6 +123,24 @@ class JsonReader {
     expect('}');
   }
 
+  // A member of an object and how it is read.
+  struct Field {
+    std::string_view key;
+    std::function<void()> read;
+  };
+  enum class OtherFields { kRefused, kSkipped };
+
+  void field(std::string_view key, std::span<const Field> fields, OtherFields others) {
+    const auto found = std::ranges::find(fields, key, &Field::key);
+    if (found != fields.end()) return found->read();
+    if (others == OtherFields::kRefused) fail("unknown key");
+    skip();
+  }
+
+  void object(std::initializer_list<Field> fields, OtherFields others = OtherFields::kRefused) {
+    object([&](const std::string& key) { field(key, {fields.begin(), fields.size()}, others); });
+  }
+
   void skip(int depth = 0) {
     if (depth > kDeepest) fail("too deeply nested");
     const char c = peek();
@@ -162,11 +183,15 @@ class JsonReader {
 
 namespace {
 
+using enum JsonReader::OtherFields;
+
 std::vector<int64_t> read_figures(JsonReader& reader, bool may_be_forbidden) {
   std::vector<int64_t> figures;
   reader.array([&] { figures.push_back(may_be_forbidden && reader.take_null() ? kForbidden : reader.not_negative()); });
   return figures;
 }
+
+int64_t read_limit(JsonReader& reader) { return reader.take_null() ? kNoLimit : reader.not_negative(); }
 
 uint32_t read_index(JsonReader& reader) {
   const int64_t index = reader.not_negative();
@@ -187,23 +212,17 @@ void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
   std::vector<std::vector<LiveInterval>> live;
   std::vector<std::vector<int64_t>> costs;
   std::vector<std::vector<int64_t>> usages;
-  reader.object([&](const std::string& key) {
-    if (key == "intervals") {
-      reader.array([&] {
-        std::vector<int64_t> ends;
-        reader.array([&] { ends.push_back(reader.number()); });
-        if (ends.size() != 2 && !ends.empty()) reader.fail("an interval must be a pair [begin, end]");
-        live.emplace_back();
-        if (ends.size() == 2 && ends[0] < ends[1]) live.back().push_back({.begin = ends[0], .end = ends[1]});
-      });
-    } else if (key == "costs") {
-      reader.array([&] { costs.push_back(read_figures(reader, false)); });
-    } else if (key == "usages") {
-      reader.array([&] { usages.push_back(read_figures(reader, false)); });
-    } else {
-      reader.skip();
-    }
-  });
+  const auto interval = [&] {
+    std::vector<int64_t> ends;
+    reader.array([&] { ends.push_back(reader.number()); });
+    if (ends.size() != 2 && !ends.empty()) reader.fail("an interval must be a pair [begin, end]");
+    live.emplace_back();
+    if (ends.size() == 2 && ends[0] < ends[1]) live.back().push_back({.begin = ends[0], .end = ends[1]});
+  };
+  reader.object({{"intervals", [&] { reader.array(interval); }},
+                 {"costs", [&] { reader.array([&] { costs.push_back(read_figures(reader, false)); }); }},
+                 {"usages", [&] { reader.array([&] { usages.push_back(read_figures(reader, false)); }); }}},
+                kSkipped);
   if (live.size() != costs.size() || usages.size() != costs.size()) {
     reader.fail(fmt::format("got {} intervals, {} costs and {} usages; the numbers must be equal", live.size(),
                             costs.size(), usages.size()));
@@ -218,34 +237,20 @@ void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
 
 void read_iopddl_edges(JsonReader& reader, std::vector<std::pair<uint32_t, uint32_t>>& ends,
                        std::vector<std::vector<int64_t>>& costs) {
-  reader.object([&](const std::string& key) {
-    if (key == "nodes") {
-      reader.array([&] { ends.push_back(read_pair(reader)); });
-    } else if (key == "costs") {
-      reader.array([&] { costs.push_back(read_figures(reader, false)); });
-    } else {
-      reader.skip();
-    }
-  });
+  reader.object({{"nodes", [&] { reader.array([&] { ends.push_back(read_pair(reader)); }); }},
+                 {"costs", [&] { reader.array([&] { costs.push_back(read_figures(reader, false)); }); }}},
+                kSkipped);
   if (ends.size() != costs.size()) reader.fail(fmt::format("got {} edges but {} costs", ends.size(), costs.size()));
 }
 
 void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
   std::vector<std::pair<uint32_t, uint32_t>> ends;
   std::vector<std::vector<int64_t>> costs;
-  reader.object([&](const std::string& key) {
-    if (key == "name") {
-      problem.name = reader.string();
-    } else if (key == "nodes") {
-      read_iopddl_nodes(reader, problem.nodes);
-    } else if (key == "edges") {
-      read_iopddl_edges(reader, ends, costs);
-    } else if (key == "usage_limit") {
-      problem.usage_limit = reader.take_null() ? kNoLimit : reader.not_negative();
-    } else {
-      reader.skip();
-    }
-  });
+  reader.object({{"name", [&] { problem.name = reader.string(); }},
+                 {"nodes", [&] { read_iopddl_nodes(reader, problem.nodes); }},
+                 {"edges", [&] { read_iopddl_edges(reader, ends, costs); }},
+                 {"usage_limit", [&] { problem.usage_limit = read_limit(reader); }}},
+                kSkipped);
   for (size_t e = 0; e < ends.size(); ++e) {
     const auto [a, b] = ends[e];
     if (a >= problem.nodes.size() || b >= problem.nodes.size())
@@ -271,57 +276,27 @@ std::vector<LiveInterval> read_live(JsonReader& reader) {
 }
 
 void read_node(JsonReader& reader, AssignmentNode& node) {
-  reader.object([&](const std::string& key) {
-    if (key == "name") {
-      node.name = reader.string();
-    } else if (key == "strategies") {
-      reader.array([&] { node.strategies.push_back(reader.string()); });
-    } else if (key == "costs") {
-      node.costs = read_figures(reader, true);
-    } else if (key == "usages") {
-      node.usages = read_figures(reader, false);
-    } else if (key == "live") {
-      node.live = read_live(reader);
-    } else if (key == "times") {
-      node.times = reader.number();
-    } else if (key == "pinned") {
-      node.pinned = static_cast<int32_t>(read_index(reader));
-    } else {
-      reader.fail("unknown key");
-    }
-  });
+  reader.object({{"name", [&] { node.name = reader.string(); }},
+                 {"strategies", [&] { reader.array([&] { node.strategies.push_back(reader.string()); }); }},
+                 {"costs", [&] { node.costs = read_figures(reader, true); }},
+                 {"usages", [&] { node.usages = read_figures(reader, false); }},
+                 {"live", [&] { node.live = read_live(reader); }},
+                 {"times", [&] { node.times = reader.number(); }},
+                 {"pinned", [&] { node.pinned = static_cast<int32_t>(read_index(reader)); }}});
 }
 
 void read_matrix(JsonReader& reader, CostMatrix& matrix) {
-  reader.object([&](const std::string& key) {
-    if (key == "rows") {
-      matrix.rows = read_index(reader);
-    } else if (key == "columns") {
-      matrix.columns = read_index(reader);
-    } else if (key == "costs") {
-      matrix.costs = read_figures(reader, true);
-    } else if (key == "usages") {
-      matrix.usages = read_figures(reader, false);
-    } else {
-      reader.fail("unknown key");
-    }
-  });
+  reader.object({{"rows", [&] { matrix.rows = read_index(reader); }},
+                 {"columns", [&] { matrix.columns = read_index(reader); }},
+                 {"costs", [&] { matrix.costs = read_figures(reader, true); }},
+                 {"usages", [&] { matrix.usages = read_figures(reader, false); }}});
 }
 
 void read_edge(JsonReader& reader, AssignmentEdge& edge) {
-  reader.object([&](const std::string& key) {
-    if (key == "nodes") {
-      std::tie(edge.a, edge.b) = read_pair(reader);
-    } else if (key == "matrix") {
-      edge.matrix = read_index(reader);
-    } else if (key == "times") {
-      edge.times = reader.number();
-    } else if (key == "live") {
-      edge.live = read_live(reader);
-    } else {
-      reader.fail("unknown key");
-    }
-  });
+  reader.object({{"nodes", [&] { std::tie(edge.a, edge.b) = read_pair(reader); }},
+                 {"matrix", [&] { edge.matrix = read_index(reader); }},
+                 {"times", [&] { edge.times = reader.number(); }},
+                 {"live", [&] { edge.live = read_live(reader); }}});
 }
 
 // ---- Writing
@@ -342,7 +317,13 @@ void write_figures(std::ostream& out, std::span<const int64_t> figures) {
   write_list(out, figures, [&](int64_t x) { x == kForbidden ? out << "null" : out << x; });
 }
 
+void write_usages(std::ostream& out, std::span<const int64_t> usages) {
+  if (!usages.empty()) write_figures(out << ",\"usages\":", usages);
+}
+
 void write_live(std::ostream& out, std::span<const LiveInterval> live) {
+  if (live.empty()) return;
+  out << ",\"live\":";
   write_list(out, live, [&](const LiveInterval& x) { out << '[' << x.begin << ',' << x.end << ',' << x.count << ']'; });
 }
 
@@ -353,6 +334,16 @@ AssignmentProblem read_assignment(std::string_view text) {
   AssignmentProblem problem;
   bool is_ours = false;
   bool has_problem = false;
+  const JsonReader::Field ours[] = {
+      {"version",
+       [&] {
+         if (reader.number() != 1) reader.fail("unsupported version; expected 1");
+       }},
+      {"name", [&] { problem.name = reader.string(); }},
+      {"nodes", [&] { reader.array([&] { read_node(reader, problem.nodes.emplace_back()); }); }},
+      {"matrices", [&] { reader.array([&] { read_matrix(reader, problem.matrices.emplace_back()); }); }},
+      {"edges", [&] { reader.array([&] { read_edge(reader, problem.edges.emplace_back()); }); }},
+      {"usage_limit", [&] { problem.usage_limit = read_limit(reader); }}};
   reader.object([&](const std::string& key) {
     if (key == "problem") {
       if (has_problem) reader.fail("the file has two problems");
@@ -361,20 +352,8 @@ AssignmentProblem read_assignment(std::string_view text) {
     } else if (key == "format") {
       is_ours = reader.string() == "shadowgraph-assignment";
       if (!is_ours) reader.fail("unknown format");
-    } else if (key == "version" && is_ours) {
-      if (reader.number() != 1) reader.fail("unsupported version; expected 1");
-    } else if (key == "name" && is_ours) {
-      problem.name = reader.string();
-    } else if (key == "nodes" && is_ours) {
-      reader.array([&] { read_node(reader, problem.nodes.emplace_back()); });
-    } else if (key == "matrices" && is_ours) {
-      reader.array([&] { read_matrix(reader, problem.matrices.emplace_back()); });
-    } else if (key == "edges" && is_ours) {
-      reader.array([&] { read_edge(reader, problem.edges.emplace_back()); });
-    } else if (key == "usage_limit" && is_ours) {
-      problem.usage_limit = reader.take_null() ? kNoLimit : reader.not_negative();
     } else if (is_ours) {
-      reader.fail("unknown key");
+      reader.field(key, ours, kRefused);
     } else {
       reader.skip();
     }
@@ -423,14 +402,8 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
     if (!node.strategies.empty()) out << ",\"strategies\":" << json_text(nlohmann::json(node.strategies));
     out << ",\"costs\":";
     write_figures(out, node.costs);
-    if (!node.usages.empty()) {
-      out << ",\"usages\":";
-      write_figures(out, node.usages);
-    }
-    if (!node.live.empty()) {
-      out << ",\"live\":";
-      write_live(out, node.live);
-    }
+    write_usages(out, node.usages);
+    write_live(out, node.live);
     if (node.times != 1) out << ",\"times\":" << node.times;
     if (node.pinned >= 0) out << ",\"pinned\":" << node.pinned;
     out << '}';
@@ -439,20 +412,14 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
   write_list(out, problem.matrices, [&](const CostMatrix& matrix) {
     out << "\n{\"rows\":" << matrix.rows << ",\"columns\":" << matrix.columns << ",\"costs\":";
     write_figures(out, matrix.costs);
-    if (!matrix.usages.empty()) {
-      out << ",\"usages\":";
-      write_figures(out, matrix.usages);
-    }
+    write_usages(out, matrix.usages);
     out << '}';
   });
   out << ",\n\"edges\":";
   write_list(out, problem.edges, [&](const AssignmentEdge& edge) {
     out << "\n{\"nodes\":[" << edge.a << ',' << edge.b << "],\"matrix\":" << edge.matrix;
     if (edge.times != 1) out << ",\"times\":" << edge.times;
-    if (!edge.live.empty()) {
-      out << ",\"live\":";
-      write_live(out, edge.live);
-    }
+    write_live(out, edge.live);
     out << '}';
   });
   out << "}\n";

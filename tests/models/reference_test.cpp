@@ -1,6 +1,6 @@
 // Compares tiny models with their Python originals: torchvision, Hugging Face, milesial's U-Net and PyTorch's LSTM
 // example. Parameters and inputs are filled by formula on both sides; expected values were printed by
-// models/reference_losses.py (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
+// reference_losses.py (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -41,7 +41,7 @@ at::Tensor ids(at::IntArrayRef sizes, int64_t bound) {
 // The U-Net with interpolation is not in the registry; an odd image size also makes it pad.
 BuiltModel build_model(const std::string& name) {
   if (name == "unet_bilinear") {
-    UnetConfig config = tiny(unet_config());
+    UnetConfig config = tiny(UnetConfig{});
     config.bilinear = true;
     return build_unet(config, {.batch = 2, .image_size = 37});
   }

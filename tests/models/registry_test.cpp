@@ -280,7 +280,7 @@ TEST(Models, PackedSelfAttentionIsMultiheadAttention) {
 
 TEST(Models, FusedGeluIsGeluNew) {
   torch::manual_seed(7);
-  Gpt2Config config = tiny(gpt2_config());
+  Gpt2Config config = tiny(Gpt2Config{});
   Gpt2Mlp fused(config);
   config.fused_gelu = false;
   Gpt2Mlp spelled(config);
@@ -296,7 +296,7 @@ TEST(Models, FusedGeluIsGeluNew) {
 
 // Rotates the pair (x[i], x[i + size / 2]) by position * theta^(-2i / size), computed by hand.
 TEST(Models, RotaryAngles) {
-  const LlamaConfig config = tiny(llama3_8b_config());  // head size 8
+  const LlamaConfig config = tiny(LlamaConfig{});  // head size 8
   const auto rotation = LlamaRotaryEmbedding(config).forward(torch::zeros({1, 5, 32}));
   ASSERT_EQ(rotation.cos.sizes(), at::IntArrayRef({1, 1, 5, 8}));
   for (int64_t position = 0; position < 5; ++position) {
@@ -311,7 +311,7 @@ TEST(Models, RotaryAngles) {
 // GPT-2's paper, 2.3: weights of layers that write to the residual stream are scaled by 1/sqrt(number of such layers).
 TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
   torch::manual_seed(7);
-  Gpt2Config config = gpt2_config();
+  Gpt2Config config;
   config.layers = 8;
   config.hidden = 128;
   const Gpt2Block block(config);
@@ -325,7 +325,7 @@ TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
 
 TEST(Models, UnetKeepsTheImageSize) {
   for (const bool bilinear : {false, true}) {
-    UnetConfig config = tiny(unet_config());
+    UnetConfig config = tiny(UnetConfig{});
     config.bilinear = bilinear;
     Unet unet(config);
     EXPECT_EQ(unet.forward(torch::randn({2, 3, 37, 50})).sizes(), at::IntArrayRef({2, 2, 37, 50}));

@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "models")]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/models")]
 TOOL = pathlib.Path(sys.argv[1]).resolve()
 
 import accuracy_gpu  # noqa: E402

@@ -86,7 +86,7 @@ int64_t largest_with(int64_t vocabulary, const Graph& graph) {
 TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
   constexpr int64_t vocabulary = 104;  // differs from all other dimensions
   for (const bool split : {true, false}) {
-    models::LlamaConfig config = models::tiny(models::llama3_8b_config());
+    models::LlamaConfig config = models::tiny(models::LlamaConfig{});
     config.vocab = vocabulary;
     const auto build = [&] {
       models::BuiltModel model = models::build_llama(config, {.batch = 4, .seq = 16, .dtype = at::kDouble});

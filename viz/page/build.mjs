@@ -1,4 +1,4 @@
-// Bundles the page into dist/, which is committed: node build.mjs. With --tests, the unit tests into build/tests/.
+// Bundles the page into dist/, which is committed: node build.mjs. With --tests, tests/page/ into build/tests/.
 import { build } from 'esbuild';
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
@@ -9,9 +9,9 @@ process.chdir(here);
 
 if (process.argv.includes('--tests')) {
   rmSync('build/tests', { recursive: true, force: true });
-  const entries = readdirSync('test').filter((name) => name.endsWith('.test.ts'));
   await build({
-    entryPoints: entries.map((name) => join('test', name)),
+    entryPoints: ['../../tests/page/*.test.ts', '../../tests/page/browser/run.mjs'],
+    outbase: '../../tests/page',
     bundle: true,
     platform: 'node',
     format: 'esm',

@@ -2,7 +2,7 @@ import js from '@eslint/js';
 import ts from 'typescript-eslint';
 
 export default ts.config(
-  { ignores: ['dist/', 'build/', 'node_modules/'] },
+  { ignores: ['**/dist/', '**/build/', '**/node_modules/'] },
   js.configs.recommended,
   ...ts.configs.strict,
   {
@@ -19,5 +19,5 @@ export default ts.config(
     rules: { 'no-console': 'off' },
   },
   // These run in the browser's page, too.
-  { files: ['test/browser/**'], languageOptions: { globals: { document: 'readonly', window: 'readonly', location: 'readonly' } } },
+  { files: ['**/browser/**'], languageOptions: { globals: { document: 'readonly', window: 'readonly', location: 'readonly' } } },
 );

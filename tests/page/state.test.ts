@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { FIRST, fromAddress, toAddress, type State } from '../src/state';
-import { arranged, toCsv, type TableData } from '../src/tables';
-import { bytes, change, count, csvField, exact, flops, seconds, shortened, visible } from '../src/units';
+import { FIRST, fromAddress, toAddress, type State } from '../../viz/page/src/state';
+import { arranged, toCsv, type TableData } from '../../viz/page/src/tables';
+import { bytes, change, count, csvField, exact, flops, seconds, shortened, visible } from '../../viz/page/src/units';
 
 test('the address holds the state', () => {
   const state: State = {

@@ -3,7 +3,7 @@
 # and keeps its input in build-fuzz/crashes/. Keeps the corpus in build-fuzz/corpus/ for later runs.
 # FUZZ_ONLY="rules problem" selects targets.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 seconds=${FUZZ_SECONDS:-60}
 kinds=${FUZZ_ONLY:-text json exported profile figures problem rules names}
 for kind in $kinds; do mkdir -p build-fuzz/{corpus,seeds}/"$kind"; done
@@ -38,7 +38,7 @@ for kind in $kinds; do
     tail -n 2 build-fuzz/names.log
     continue
   fi
-  dictionary=(-dict=fuzz/graph.dict)
+  dictionary=(-dict=tests/fuzz/graph.dict)
   if [[ $kind != text && $kind != json ]]; then # words of the seeds, and quoted keys
     cat build-fuzz/seeds/"$kind"/* | grep -oE '"?[A-Za-z_][A-Za-z0-9_.:]*"?' | sort -u | head -n 600 |
       sed -E 's/"/\\"/g; s/.*/"&"/' >build-fuzz/"$kind".dict

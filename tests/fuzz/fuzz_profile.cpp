@@ -1,6 +1,6 @@
 // libFuzzer target: profile.json, read like in `compare` and in pages.
 #include "cli/figures.h"
-#include "fuzz/read_input.h"
+#include "tests/fuzz/read_input.h"
 #include "viz/saved_profile.h"
 
 using namespace shadowgraph;

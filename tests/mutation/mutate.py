@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SWITCH = "mistake_is_on"
 HEADER = f"""#include <cstdlib>
 inline bool {SWITCH}(int number) {{

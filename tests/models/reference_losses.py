@@ -1,6 +1,6 @@
 """The losses of the Python originals of the tiny models, for the table in tests/models/reference_test.cpp.
 
-    PYTHONPATH=<torchvision> .venv/bin/python models/reference_losses.py
+    PYTHONPATH=<torchvision> .venv/bin/python tests/models/reference_losses.py
 
 Needs torchvision and transformers; neither the build nor the tests do. Parameters and inputs are filled by formula, the
 same as in the test, so no weights are exchanged. If the losses agree, structure, parameter order and shapes are the
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from formula_filled import fill, ids, noise
 from torch import nn
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 from measure_gpu import LstmLanguageModel, Unet
 
 VOCAB, CLASSES = 101, 10

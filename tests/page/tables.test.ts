@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { arranged, inSight, scrolledTo, type TableData } from '../src/tables';
+import { arranged, inSight, scrolledTo, type TableData } from '../../viz/page/src/tables';
 
 const HEIGHT = 27;
 

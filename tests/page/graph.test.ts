@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, type Boxes, type BoxOptions } from '../src/boxes';
-import { withComposites } from '../src/composites';
-import { layoutOf } from '../src/layout';
-import { aliveAt, blocksOf, phaseRuns, running, timelineOf } from '../src/memory';
-import { find } from '../src/search';
+import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, type Boxes, type BoxOptions } from '../../viz/page/src/boxes';
+import { withComposites } from '../../viz/page/src/composites';
+import { layoutOf } from '../../viz/page/src/layout';
+import { aliveAt, blocksOf, phaseRuns, running, timelineOf } from '../../viz/page/src/memory';
+import { find } from '../../viz/page/src/search';
 import { graphOf, small, type TestNode } from './pack';
 
 // x -> outer.inner: `calls` modules with one relu each; unless outer is a wrapper, it also has two operators.

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { figures, kindsAtPeak, modules, operators, sideOfProfile, type SavedProfile } from '../src/differences';
+import { figures, kindsAtPeak, modules, operators, sideOfProfile, type SavedProfile } from '../../viz/page/src/differences';
 
 const saved = (change: Partial<SavedProfile>): SavedProfile =>
   ({

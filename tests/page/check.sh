@@ -2,13 +2,13 @@
 # Checks the HTML pages of `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR`: that the committed bundle is
 # up to date; its types, lint and unit tests; and pages of models in a browser. Skips checks without npm or Chromium.
 #
-#   scripts/check_page.sh               runs all checks, with build/bin/shadowgraph
-#   scripts/check_page.sh --bundle      runs only checks without a browser
-#   scripts/check_page.sh --pictures    also updates docs/pictures/report-*.png
+#   tests/page/check.sh               runs all checks, with build/bin/shadowgraph
+#   tests/page/check.sh --bundle      runs only checks without a browser
+#   tests/page/check.sh --pictures    also updates docs/pictures/report-*.png
 #   TOOL      path of the tool
 #   CLICK_MS  time limit in milliseconds for handling a click (100); raise it on busy machines
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 tool=${TOOL:-build/bin/shadowgraph}
 pages=build/pages
@@ -18,7 +18,7 @@ for argument in "$@"; do
   case $argument in
     --bundle) bundle_only=yes ;;
     --pictures) pictures=(--pictures docs/pictures) ;;
-    *) echo "check_page.sh: unknown argument $argument (known: --bundle, --pictures)" >&2; exit 2 ;;
+    *) echo "check.sh: unknown argument $argument (known: --bundle, --pictures)" >&2; exit 2 ;;
   esac
 done
 say() { echo "page: $*"; }
@@ -93,4 +93,4 @@ lines += [f"n{i + 1}: %{i + 1} = aten::relu(self=%{i}) : f32[32,32] @s{i + 1} | 
 open(sys.argv[1], "w").write("\n".join(lines) + "\n")
 PYTHON
 "$tool" draw $pages/graphs/hostile.sg -o $pages/hostile.html
-CHROMIUM=$chromium node viz/page/test/browser/run.mjs $pages "${pictures[@]}"
+CHROMIUM=$chromium node viz/page/build/tests/browser/run.mjs $pages "${pictures[@]}"

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { deflateSync } from 'node:zlib';
 import { test } from 'node:test';
-import { Container, decode, inflateSlowly, unpack } from '../src/container';
+import { Container, decode, inflateSlowly, unpack } from '../../viz/page/src/container';
 import { pack } from './pack';
 
 test('numbers of one to eight bytes', () => {

@@ -1,6 +1,6 @@
 // Small graphs for the tests, in the format of viz/page_data.cpp.
-import { Container, type Header } from '../src/container';
-import { Graph } from '../src/graph';
+import { Container, type Header } from '../../viz/page/src/container';
+import { Graph } from '../../viz/page/src/graph';
 
 function varint(value: number, out: number[]): void {
   while (value >= 128) {

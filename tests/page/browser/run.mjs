@@ -1,6 +1,6 @@
-// Tests pages in a real browser: node test/browser/run.mjs FOLDER [--pictures FOLDER] [--only NAME]
+// Tests pages in a real browser: npm run browser -- FOLDER [--pictures FOLDER] [--only NAME]
 // FOLDER contains NAME.html for each model, compare.html, plan.html and hostile.html, as written by
-// scripts/check_page.sh. Chromium is $CHROMIUM or Debian's. Prints one line per check, then one line of measurements
+// tests/page/check.sh. Chromium is $CHROMIUM or Debian's. Prints one line per check, then one line of measurements
 // per page; fails if a check fails.
 import { existsSync, mkdirSync, readdirSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { KNOBS, marks, valuesOf, type Plan, type Point } from '../src/plan/data';
-import { ranksShown } from '../src/plan/gantt';
+import { KNOBS, marks, valuesOf, type Plan, type Point } from '../../viz/page/src/plan/data';
+import { ranksShown } from '../../viz/page/src/plan/gantt';
 
 function point(knobs: Partial<Plan>): Point {
   const plan = { tensor: 1, context: 1, data: 1, pipeline: 1, stages_per_rank: 1, micro_batch: 1, microbatches: 1, zero: 0, schedule: '1f1b', data_outermost: false, stages: [], ...knobs };

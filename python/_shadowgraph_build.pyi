@@ -1,4 +1,0 @@
-VERSION: str
-TORCH_VERSION: str
-CUDA_VERSION: str
-TORCH_VERSIONS: tuple[str, ...]
