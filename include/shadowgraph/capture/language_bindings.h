@@ -1,6 +1,7 @@
 // Functions of fake tensors for language bindings.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
@@ -28,6 +29,10 @@ void give_identity(FakeTensorMode& mode, ModeIdentity& identity);
 // Sets the device of factory calls that name none in this thread's innermost mode, and returns the one before. In eager
 // mode it is the CPU for C++ code of libtorch, such as DDP's reducer. Without a mode it does nothing and returns the CPU.
 c10::Device exchange_default_device(c10::Device device);
+
+// Must be called before the program seeds, saves or restores a generator that it created: a capture, or a deferred
+// initialization, otherwise watches it only from its first draw on.
+void watch_generator(const at::Generator& generator);
 
 // Lets collectives assume that every rank sends the contents of this rank, if they are known: their results are then
 // known, too. Applies to the storage of `fake`. For what ranks of a data-parallel program have in common, such as the
