@@ -41,9 +41,10 @@ std::shared_ptr<const RegisteredFunction> registered(const Target& target, Funct
 
 }  // namespace
 
-const Target& get_random_state() {
-  static const Target target = function("::get_state(Device device) -> Tensor");
-  return target;
+const Target& get_random_state(bool own) {
+  static const std::array targets{function("::get_state(Device device) -> Tensor"),
+                                  function("::get_state.generator(Generator generator) -> Tensor")};
+  return targets[own];
 }
 
 const Target& exchange_random_state() {
@@ -51,14 +52,16 @@ const Target& exchange_random_state() {
   return target;
 }
 
-const Target& set_random_state() {
-  static const Target target = function("::set_state(Tensor state, Device device) -> ()");
-  return target;
+const Target& set_random_state(bool own) {
+  static const std::array targets{function("::set_state(Tensor state, Device device) -> ()"),
+                                  function("::set_state.generator(Tensor state, Generator generator) -> ()")};
+  return targets[own];
 }
 
-const Target& seed_generator() {
-  static const Target target = function("::seed(int seed, Device device) -> ()");
-  return target;
+const Target& seed_generator(bool own) {
+  static const std::array targets{function("::seed(int seed, Device device) -> ()"),
+                                  function("::seed.generator(int seed, Generator generator) -> ()")};
+  return targets[own];
 }
 
 int64_t random_state_bytes(c10::Device device) {
@@ -85,29 +88,44 @@ at::Tensor exchange_random_state(c10::Device device, const at::Tensor& state) {
   return before;
 }
 
+// The last argument of the functions is a generator, or the device of a default one.
+static at::Generator generator_of(std::span<const c10::IValue> arguments) {
+  const c10::IValue& last = arguments.back();
+  return last.isGenerator() ? last.toGenerator() : at::globalContext().defaultGenerator(last.toDevice());
+}
+
 std::shared_ptr<const RegisteredFunction> random_state_function(const Target& target) {
   using Arguments = std::span<const c10::IValue>;
+  constexpr auto new_state = [](Arguments a) {
+    return results(empty_state(a.back().isGenerator() ? a.back().toGenerator().device() : a.back().toDevice()));
+  };
+  constexpr auto nothing = [](Arguments) { return std::vector<c10::IValue>(); };
+  constexpr auto get = [](Arguments a) {
+    at::Generator generator = generator_of(a);
+    const std::lock_guard lock(generator.mutex());
+    return results(generator.get_state());
+  };
+  constexpr auto set = [](Arguments a) {
+    at::Generator generator = generator_of(a);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(a[0].toTensor());
+    return std::vector<c10::IValue>();
+  };
+  constexpr auto seed = [](Arguments a) {
+    at::Generator generator = generator_of(a);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(static_cast<uint64_t>(a[0].toInt()));
+    return std::vector<c10::IValue>();
+  };
   static const std::array functions = {
-      registered(
-          get_random_state(), [](Arguments a) { return results(empty_state(a[0].toDevice())); },
-          [](Arguments a) { return results(random_state(a[0].toDevice())); }),
-      registered(
-          exchange_random_state(), [](Arguments a) { return results(empty_state(a[1].toDevice())); },
-          [](Arguments a) { return results(exchange_random_state(a[1].toDevice(), a[0].toTensor())); }),
-      registered(
-          set_random_state(), [](Arguments) { return std::vector<c10::IValue>(); },
-          [](Arguments a) {
-            exchange_random_state(a[1].toDevice(), a[0].toTensor());
-            return std::vector<c10::IValue>();
-          }),
-      registered(
-          seed_generator(), [](Arguments) { return std::vector<c10::IValue>(); },
-          [](Arguments a) {
-            at::Generator generator = at::globalContext().defaultGenerator(a[1].toDevice());
-            const std::lock_guard lock(generator.mutex());
-            generator.set_current_seed(static_cast<uint64_t>(a[0].toInt()));
-            return std::vector<c10::IValue>();
-          }),
+      registered(get_random_state(), new_state, get),
+      registered(get_random_state(true), new_state, get),
+      registered(exchange_random_state(), new_state,
+                 [](Arguments a) { return results(exchange_random_state(a[1].toDevice(), a[0].toTensor())); }),
+      registered(set_random_state(), nothing, set),
+      registered(set_random_state(true), nothing, set),
+      registered(seed_generator(), nothing, seed),
+      registered(seed_generator(true), nothing, seed),
   };
   for (const auto& function : functions) {
     if (function->schema_text == target.schema_text()) return function;

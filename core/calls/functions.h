@@ -5,7 +5,7 @@
 //          sg_random::set_state(state=%t, device=cpu)      after it: as if nothing had been drawn
 //          sg_random::seed(seed=9, device=cpu)             torch.manual_seed(9) in the program
 //
-// They use the device's default generator. A state is a byte tensor on the CPU (at::Generator::get_state), so it has a
+// They use the device's default generator, or with the overload `generator` one that the program created. A state is a byte tensor on the CPU (at::Generator::get_state), so it has a
 // lifetime and a size like every other tensor: 5056 bytes for the CPU's generator, 16 for CUDA's.
 // shadowgraph/graph/analysis.h treats the functions as random operators, so they are not reordered relative to draws,
 // and those that set a state are never removed.
@@ -31,10 +31,11 @@ struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kRandomStateNamespace = "sg_random";
 
-const Target& get_random_state();
+// `own`: of a generator that the program created.
+const Target& get_random_state(bool own = false);
 const Target& exchange_random_state();
-const Target& set_random_state();
-const Target& seed_generator();
+const Target& set_random_state(bool own = false);
+const Target& seed_generator(bool own = false);
 
 // Returns the size of a state of that device's generator in bytes; throws Error for devices other than CPU and CUDA.
 int64_t random_state_bytes(c10::Device device);

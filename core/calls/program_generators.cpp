@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
@@ -40,7 +41,8 @@ class KnownGenerators {
   struct Entry {
     c10::weak_intrusive_ptr<c10::GeneratorImpl> generator{c10::intrusive_ptr<c10::GeneratorImpl>()};
     const c10::GeneratorImpl* address = nullptr;
-    at::Tensor state;  // undefined if the device does not support it
+    at::Tensor state;     // undefined if the device does not support it
+    bool always = false;  // every run begins with the state
   };
 
   static KnownGenerators& all() {
@@ -54,6 +56,20 @@ class KnownGenerators {
     return last_ != 0;
   }
 
+  bool reserve(const at::Generator& generator) {
+    const std::lock_guard lock(mutex_);
+    return reserved_.insert(generator.unsafeGetGeneratorImpl()).second;
+  }
+  void release(const at::Generator& generator) {
+    const std::lock_guard lock(mutex_);
+    reserved_.erase(generator.unsafeGetGeneratorImpl());
+  }
+  void begin_runs_with(int64_t number, const at::Tensor& state) {
+    const std::lock_guard lock(mutex_);
+    entries_.at(number).state = state;
+    entries_.at(number).always = true;
+  }
+
   int64_t number_of(const at::Generator& generator) {
     at::Tensor state;
     try {
@@ -65,7 +81,10 @@ class KnownGenerators {
     const auto latest = latest_.find(generator.unsafeGetGeneratorImpl());
     if (latest != latest_.end()) {
       const Entry& entry = entries_.at(latest->second);
-      if (!entry.generator.expired() && same_state(entry.state, state)) return latest->second;
+      const bool reserved = reserved_.contains(generator.unsafeGetGeneratorImpl());
+      if (!entry.generator.expired() && !entry.always && (reserved || same_state(entry.state, state))) {
+        return latest->second;
+      }
     }
     remove_expired();
     const int64_t number = ++last_;
@@ -94,6 +113,7 @@ class KnownGenerators {
   int64_t last_ = 0;
   std::map<int64_t, Entry> entries_;
   std::unordered_map<const c10::GeneratorImpl*, int64_t> latest_;
+  std::unordered_set<const c10::GeneratorImpl*> reserved_;  // their states are tickets
 };
 
 bool is_default(const at::Generator& generator) {
@@ -169,6 +189,12 @@ Argument argument_of(const at::Generator& generator) {
   return argument;
 }
 
+bool reserve_generator(const at::Generator& generator) { return KnownGenerators::all().reserve(generator); }
+void release_generator(const at::Generator& generator) { KnownGenerators::all().release(generator); }
+void begin_runs_with(const Argument& generator, const at::Tensor& state) {
+  KnownGenerators::all().begin_runs_with(generator.i, state);
+}
+
 void name_generators(Graph& graph) {
   if (!KnownGenerators::all().any()) return;
   std::map<int64_t, std::string> names;  // by number
@@ -184,7 +210,7 @@ void name_generators(Graph& graph) {
     std::string text = argument.device().str();
     if (known) {
       const bool seeded_inside = !first.try_emplace(known->address, argument.i).second;
-      if (seeded_inside || known->generator.expired()) text.insert(0, kAlways);
+      if (known->always || seeded_inside || known->generator.expired()) text.insert(0, kAlways);
       if (known->state.defined()) text += " " + state_text(known->state, argument.device());
     }
     graph.metadata.set(metadata_key(name->second), text);

@@ -25,6 +25,13 @@ namespace shadowgraph {
 // this process.
 Argument argument_of(const at::Generator& generator);
 
+// Reserves a generator for a capture, which changes its state: meanwhile it keeps its argument. Returns false if another
+// capture has it.
+bool reserve_generator(const at::Generator& generator);
+void release_generator(const at::Generator& generator);
+// Lets every run of the program being captured begin with this state of its generator.
+void begin_runs_with(const Argument& generator, const at::Tensor& state);
+
 // Names the program's generators in a recorded graph.
 void name_generators(Graph& graph);
 

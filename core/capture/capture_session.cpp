@@ -58,7 +58,7 @@ Capture::Capture(const CaptureOptions& options)
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
   if (options.cpp_sources) recorder_->record_backtraces();
-  recorder_->watch_default_generator();
+  recorder_->watch_generators();
 }
 
 Capture::Capture(const torch::nn::Module& root, const CaptureOptions& options) : Capture(around(root, options)) {

@@ -1,5 +1,6 @@
 #include "core/capture/recorder.h"
 
+#include <ATen/Context.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -208,20 +209,32 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (C10_UNLIKELY(!scores_.empty())) graph_.set_note(node, kScoresNote, scores_);
   if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
-  if (default_generator_ && draws_from_default_generator(node)) default_generator_->draw(node);
+  if (generators_ && graph_.facts(node).random) note_draw(node);
 }
 
-bool Recorder::draws_from_default_generator(NodeId node) const {
-  if (!graph_.facts(node).random) return false;
+void Recorder::watch_generators() {
+  generators_.emplace();
+  const c10::Device device = mode_.default_device;
+  if (device.is_cuda()) watch(at::globalContext().defaultGenerator(with_index(device)));
+}
+
+Argument Recorder::argument_of_generator(const at::Generator& generator) {
+  const Argument argument = shadowgraph::argument_of(generator);
+  if (generators_) generators_->watch(generator, argument);
+  return argument;
+}
+
+void Recorder::note_draw(NodeId node) {
   for (const Argument& argument : graph_.arguments(node)) {
-    if (argument.kind == ArgumentKind::kGenerator && argument.i != 0) return false;  // one that the program created
+    if (argument.kind == ArgumentKind::kGenerator) return generators_->draw(node, argument);
   }
-  bool on_cpu = false;
+  std::optional<c10::Device> device;
   graph_.for_each_output(node, [&](ValueId value) {
-    const StorageId storage = graph_.value(value).storage;
-    on_cpu = on_cpu || (storage.valid() && graph_.storage(storage).device_type == c10::kCPU);
+    if (graph_.value(value).kind != ValueKind::kTensor) return;
+    const c10::Device found = graph_.value(value).device();
+    if (!device || found.is_cpu()) device = found;
   });
-  return on_cpu;
+  if (device) generators_->draw(node, Argument::of_device(*device, ArgumentKind::kGenerator));
 }
 
 namespace {
@@ -413,7 +426,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
-  if (default_generator_) default_generator_->end();
+  if (generators_) generators_->end();
   flush_frees();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
@@ -432,7 +445,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   note_routings_read();
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbors();
-  if (default_generator_) default_generator_->record_in(graph_);
+  if (generators_) generators_->record_in(graph_);
   link_->close();
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
@@ -640,12 +653,13 @@ Argument Recorder::argument_of(const CallArgument& value) {
     case Kind::kDevice:
       return Argument::of_device(value.device());
     case Kind::kGenerator:
-      return shadowgraph::argument_of(value.generator());
+      return argument_of_generator(value.generator());
   }
   return graph_.make_list({elements.data(), elements.size()});
 }
 
 Argument Recorder::argument_of(const c10::IValue& value) {
+  if (value.isGenerator()) return argument_of_generator(value.toGenerator());
   return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& t) { return argument_of_tensor(t); });
 }
 

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/capture/default_generator.h"
 #include "core/capture/source_location.h"
 #include "core/capture/storage_identity.h"
+#include "core/capture/watched_generators.h"
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/process_state.h"
@@ -128,15 +128,18 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Returns the first value on the storage.
   ValueId root_of(StorageId storage) const { return storage_root_[storage.index]; }
 
-  // Detects where the program changes the state of the default generator (core/capture/default_generator.h).
-  void watch_default_generator() { default_generator_.emplace(); }
+  // Detects where the program changes the states of generators (core/capture/watched_generators.h), from now on those of
+  // the CPU and of the default device, later those that it draws from.
+  void watch_generators();
+  // Does nothing without watch_generators().
+  void watch(const at::Generator& generator) { argument_of_generator(generator); }
 
   // ---- CallObserver
   void mode_suspended() override {
-    if (default_generator_) default_generator_->suspend();
+    if (generators_) generators_->suspend();
   }
   void mode_resumed() noexcept override {
-    if (default_generator_) default_generator_->resume();
+    if (generators_) generators_->resume();
   }
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
@@ -220,7 +223,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   RegionId add_inferred_module(RegionId parent, StringId name);
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_frees();
-  bool draws_from_default_generator(NodeId node) const;
+  Argument argument_of_generator(const at::Generator& generator);
+  void note_draw(NodeId node);
   void link_backward(NodeId node);
   void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
@@ -294,7 +298,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::vector<NodeId> sequence_owner_;  // by sequence number - base: the forward node of that grad_fn
   std::vector<Saved> saved_;
   std::unordered_set<uint64_t> size_reads_;
-  std::optional<DefaultGenerator> default_generator_;
+  std::optional<WatchedGenerators> generators_;
 };
 
 // Returns the recorder of this thread's active capture, or nullptr.

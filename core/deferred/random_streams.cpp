@@ -404,6 +404,14 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   }
 }
 
+void RandomStreams::watch(const at::Generator& generator) {
+  if (!active_ || !generator.device().is_cpu()) return;
+  const uint32_t number = stream_of(generator);
+  if (streams_[number].has_ticket) return;
+  begin_segment(streams_[number], current_state(generator));
+  put_ticket(number);
+}
+
 // ---- States
 
 void RandomStreams::begin_segment(Stream& stream, const RandomState& state) {

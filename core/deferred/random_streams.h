@@ -91,6 +91,9 @@ class RandomStreams {
   // resume/pause the generator is advanced immediately.
   void draw(NodeId node, const std::optional<at::Generator>& generator);
 
+  // Must be called before a generator other than the default one is seeded, saved or restored.
+  void watch(const at::Generator& generator);
+
   bool is_draw(NodeId node) const { return places_.contains(node); }
   Place place_of(NodeId node) const { return places_.at(node); }
   RandomState state_before(Place place);

@@ -15,6 +15,7 @@
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/thread_state.h"
+#include "shadowgraph/capture/language_bindings.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
 
@@ -440,6 +441,11 @@ std::optional<at::Tensor> deferred_value(const at::Tensor& tensor) {
   }
   const at::Tensor outside = recording != nullptr ? recording->outside(*fake) : at::Tensor();
   return outside.defined() ? std::optional(own_copy(outside)) : std::nullopt;
+}
+
+void watch_generator(const at::Generator& generator) {
+  if (DeferredRecord* const recording = DeferredRecord::recording()) return recording->watch(generator);
+  if (Recorder* const capture = current_recorder()) capture->watch(generator);
 }
 
 void check_recordable(const at::Tensor& tensor, const std::string& what) {

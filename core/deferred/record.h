@@ -107,6 +107,12 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   void mode_suspended() override;
   void mode_resumed() noexcept override;
 
+  // RandomStreams::watch().
+  void watch(const at::Generator& generator) {
+    const std::lock_guard lock(mutex_);
+    streams_.watch(generator);
+  }
+
   // ---- PersistentMode
   ModeState& enter() override;
   void leave() noexcept override;

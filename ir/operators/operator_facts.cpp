@@ -140,7 +140,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   // state affects later random numbers, which no result shows.
   if (space == "sg_random") {
     facts.random = true;
-    facts.host_read = target.name() != "sg_random::get_state";
+    facts.host_read = !target.name().starts_with("sg_random::get_state");
   }
   // Arguments of a user-defined function declare its effects; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {

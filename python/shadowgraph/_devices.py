@@ -69,7 +69,7 @@ def simulate_cuda(init_error):
         "is_current_stream_capturing": lambda: False,
         "is_bf16_supported": _is_bf16_supported,
         "get_rng_state": _rng_state,
-        "set_rng_state": lambda new_state, device="cuda": None,
+        "set_rng_state": _set_rng_state,
         "_exchange_device": _exchange_device,
         "_maybe_exchange_device": _exchange_device,
         "get_device_properties": _of_device(Properties),
@@ -236,7 +236,12 @@ def _exchange_device(device):
 
 
 def _rng_state(device="cuda"):
-    return torch.empty(16, dtype=torch.uint8, device="cpu")
+    return _C.default_generator(checked_index(device)).get_state()
+
+
+def _set_rng_state(new_state, device="cuda"):
+    if not _C.is_fake(new_state):  # such as one from a file
+        _C.default_generator(checked_index(device)).set_state(new_state)
 
 
 def _unavailable(name, because="it has no memory", advice=_MEMORY_ADVICE):

@@ -1,12 +1,13 @@
 """Fake tensors: tensors with shapes, dtypes, strides, aliasing and devices, but without data or memory."""
 
+import copy
 import weakref
 from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree
 
-from . import _devices, _process
+from . import _attributes, _devices, _process, _wrappers
 from . import _shadowgraph as _C
 from ._shadowgraph import is_fake, known_contents
 from ._unfake import unfake
@@ -37,7 +38,7 @@ class Scope(_C.Context):
             visible = _devices.visible_devices()
             # Hiding all GPUs does not disable a CUDA device that is simulated explicitly.
             count = visible if visible or torch.device(self._device).type != "cuda" else None
-        inside = self._kind(self._device, {**self._options, "device_count": count})
+        inside = self._create(count)
         _process.flags.hold(self)
         self.on_exit(inside.leave)
         inside.enter()
@@ -48,6 +49,9 @@ class Scope(_C.Context):
         is_explicit = count is not None or (outer and _devices.has_explicit_count(outer))
         self.on_exit(_devices.unregister_mode, inside.address())
         _devices.register_mode(inside.address(), bool(is_explicit))
+
+    def _create(self, device_count):
+        return self._kind(self._device, {**self._options, "device_count": device_count})
 
     def _active(self):
         if self._inside is None:
@@ -64,13 +68,46 @@ class Scope(_C.Context):
             fake.__class__ = torch.nn.Parameter  # as in UninitializedParameter; a copy would not be "the same one"
         return fake
 
+    def fakeify(self, value, device=None):
+        """Returns a copy of a module, or of a nested structure, with the fake tensors of its real ones.
+
+            with sg.fake("cuda") as mode:
+                net = mode.fakeify(real_net, "cuda")      # a module of fake parameters and buffers
+                net(mode.fakeify(batch, "cuda")).sum().backward()
+
+        The real module is unchanged. Tensors are converted by `from_real`: Parameters stay Parameters, tied tensors
+        and views share memory, and a second call gives the same fake tensors. The rest is copied as by copy.deepcopy.
+
+        device: device of the fake tensors (default: that of each tensor).
+
+        Raises UnsupportedError for a ScriptModule, whose tensors are in C++; sg.capture and sg.profile accept one.
+        """
+
+        def convert(tensor):
+            return _wrappers.rebuilt(tensor, lambda part: part if is_fake(part) else self.from_real(part, device))
+
+        if not isinstance(value, torch.nn.Module):
+            return torch.utils._pytree.tree_map_only(torch.Tensor, convert, value)
+        memo = {}
+        for module in value.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise _C.UnsupportedError(f"{type(module).__name__} holds its tensors in C++ and cannot be converted; "
+                                          "pass it to sg.capture or sg.profile")  # fmt: skip
+            own = (*module._parameters.values(), *module._buffers.values())
+            others = _attributes.tensors_of(module, but=("_parameters", "_buffers", "_modules"))
+            for tensor in (*own, *(other for _, other in others)):
+                if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+                    memo[id(tensor)] = convert(tensor)
+        return copy.deepcopy(value, memo)
+
 
 class fake(Scope):
     """Inside ``with sg.fake("cuda"):`` all tensors are fake, and CUDA devices are simulated.
 
     Factory functions create fake tensors on the requested device: ``torch.empty(3)`` on the CPU,
     ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the simulated device. Modes are per thread and can be
-    nested; the innermost one applies. Fake tensors may outlive their mode.
+    nested; the innermost one applies. Fake tensors may outlive their mode. A mode that was left can be entered again:
+    `from_real` and `fakeify` then return the same fake tensors as before.
 
     device: default device of C++ factory functions, and the accelerator to simulate: "cpu", "cuda", "cuda:1".
     profile: model of the simulated device: "h100" (the default) or "a100".
@@ -104,12 +141,18 @@ class fake(Scope):
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
                          allow_fallback_kernels=allow_fallback_kernels)  # fmt: skip
         self._real = {}  # {address: weak reference} of converted tensors
+        self._lasting = None
+
+    def _create(self, device_count):
+        if self._lasting is None:
+            self._lasting = super()._create(device_count)
+        return self._lasting
 
     def from_real(self, tensor, device=None):
         fake = super().from_real(tensor, device)
         # The mode keeps the fake tensor while the real one is alive; C++ is notified when that is freed.
         if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
-            inside, real, address = self._active(), self._real, tensor._cdata
+            inside, real, address = self._inside, self._real, tensor._cdata
 
             def gone(reference):
                 if real.get(address) is reference:
@@ -119,10 +162,6 @@ class fake(Scope):
             if address not in real or real[address]() is not tensor:
                 real[address] = weakref.ref(tensor, gone)
         return fake
-
-    def _enter(self):
-        self.on_exit(self._real.clear)
-        super()._enter()
 
 
 def detect_fake_mode(*values):

@@ -145,7 +145,7 @@ class _Converter:
     # ---- Operators
 
     def _call(self, node):
-        if node.target == "sg_random::get_state" and not any(value.users for value in node.outputs):
+        if node.target.startswith("sg_random::get_state") and not any(value.users for value in node.outputs):
             return  # from a checkpoint without backward; checkpoint() saves its own RNG state
         space, _, name = node.target.partition("::")
         base, _, overload = name.partition(".")

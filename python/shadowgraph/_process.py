@@ -75,6 +75,7 @@ def _install():
         _patch_storage_access()
         _patch_host_buffers()
         _reads.patch_deepcopy()
+        _patch_generators()
         _libraries.install_import_hook()
         _patch_storage_resize()
         _patch_fake_tensor_mode()
@@ -200,6 +201,8 @@ def _patch_checkpoints():
     def apply(function, *args):
         if _C.is_capturing() and torch.is_grad_enabled():
             function = Checkpointed(function)
+            with _initialized_cuda():
+                return reentrant(function, *args)
         return reentrant(function, *args)
 
     module.CheckpointFunction.apply = staticmethod(apply)
@@ -212,7 +215,8 @@ def _patch_checkpoints():
             return
         function = Checkpointed(function)
         inner = generator(function, *args, **kwargs)
-        next(inner)
+        with _initialized_cuda():
+            next(inner)
         # The caller runs the function while this generator is suspended.
         function.runs.enter()
         try:
@@ -245,6 +249,17 @@ def _patch_checkpoints():
     hook.__init__ = init
 
 
+@contextlib.contextmanager
+def _initialized_cuda():
+    """Lets checkpoint() save the random states of CUDA devices."""
+    before = torch.cuda._initialized
+    torch.cuda._initialized = True
+    try:
+        yield
+    finally:
+        torch.cuda._initialized = before
+
+
 def _name_of(function):
     inner = function.func if isinstance(function, functools.partial) else function
     owner = getattr(inner, "__self__", None)  # such as a layer's __call__
@@ -253,6 +268,22 @@ def _name_of(function):
     if isinstance(inner, torch.nn.Module):
         return type(inner).__name__
     return getattr(inner, "__name__", "checkpoint")
+
+
+def _patch_generators():
+    """Lets captures and deferred_init watch a generator as soon as the program seeds, saves or restores it."""
+
+    def watching(original):
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            _C.watch_generator(self)
+            return original(self, *args, **kwargs)
+
+        return call
+
+    for name in ("clone_state", "get_state", "manual_seed", "seed", "set_state"):
+        if hasattr(torch.Generator, name):
+            _C.set_type_attribute(torch.Generator, name, watching(getattr(torch.Generator, name)))
 
 
 def _patch_data_dependent_functions():

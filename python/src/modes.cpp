@@ -12,11 +12,16 @@ namespace {
 class Mode {
  public:
   Mode(const std::string& device, const py::dict& options) : options_(fake_options(device, options)) {}
+  // Entered again, it is the same mode to tensors: they keep its id, and real ones their fakes.
   void enter() {
     if (mode_) throw Error("this mode is already active; create another one to nest them");
     mode_ = std::make_unique<FakeTensorMode>(options_);
+    if (identity_) give_identity(*mode_, *identity_);
   }
-  void leave() { mode_.reset(); }
+  void leave() {
+    if (mode_) identity_ = take_identity(*mode_);
+    mode_.reset();
+  }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(mode_.get()); }
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
     if (!mode_) throw Error("this mode is not active; enter it using `with`");
@@ -30,6 +35,7 @@ class Mode {
  private:
   FakeTensorOptions options_;
   std::unique_ptr<FakeTensorMode> mode_;
+  std::shared_ptr<ModeIdentity> identity_;
 };
 
 class CrossRef {

@@ -161,6 +161,17 @@ void bind_process(py::module_& m) {
             c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
       },
       "Returns the default generator of a simulated CUDA device.", py::arg("index"), py::call_guard<CppCall>());
+  m.def("watch_generator", &watch_generator, py::arg("generator"), py::call_guard<CppCall>(),
+        "Must be called before the program seeds, saves or restores a generator.");
+  m.def(
+      "set_type_attribute",
+      [](const py::type& type, const std::string& name, const py::object& value) {
+        auto* const object = reinterpret_cast<PyTypeObject*>(type.ptr());
+        if (PyDict_SetItemString(object->tp_dict, name.c_str(), value.ptr()) != 0) throw py::error_already_set();
+        PyType_Modified(object);
+      },
+      "Sets an attribute of a class that is defined in C, which Python code cannot do.", py::arg("type"),
+      py::arg("name"), py::arg("value"));
   m.def("assume_equal_on_all_ranks", &assume_equal_on_all_ranks, py::arg("tensor"),
         "Lets collectives assume that every rank sends the contents of this fake tensor.");
   m.def(

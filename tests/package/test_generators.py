@@ -4,6 +4,7 @@ import runpy
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 
 import shadowgraph as sg
@@ -302,3 +303,145 @@ def test_replay_of_a_program_that_seeds_itself(name, tmp_path):
         torch.set_rng_state(before)
         assert all(same(run(x), wanted) for wanted in eager)
         assert torch.equal(torch.get_rng_state(), left)
+
+
+def taken_back(x, g):
+    first = torch.rand(4, generator=g)
+    state = g.get_state()
+    second = torch.rand(2, generator=g), torch.randn(3, generator=g)
+    g.set_state(state)
+    third = torch.rand(2, generator=g), torch.randn(3, generator=g)
+    g.set_state(state)
+    return x + first, *second, *third, torch.rand(4, generator=g)
+
+
+def taken_back_to_the_beginning(x, g):
+    state = g.get_state()
+    first = torch.rand(4, generator=g)
+    g.set_state(state)
+    return x + first, torch.rand(4, generator=g), torch.rand(4)
+
+
+def from_the_default_one(x, g):
+    first = torch.rand(4)
+    state = torch.get_rng_state()
+    g.set_state(state)
+    second = torch.rand(4, generator=g)
+    return x + first, second, torch.rand(4), torch.rand(4, generator=g)
+
+
+def to_the_default_one(x, g):
+    first = torch.rand(4, generator=g)
+    torch.set_rng_state(g.get_state())
+    return x + first, torch.rand(4), torch.rand(4, generator=g), torch.rand(4)
+
+
+def seeded_first(x, g):
+    g.manual_seed(2)
+    return x + torch.rand(4, generator=g), torch.rand(4, generator=g)
+
+
+def seeded_and_taken_back(x, g):
+    first = torch.rand(4, generator=g)
+    state = g.get_state()
+    g.manual_seed(5)
+    second = torch.rand(4, generator=g)
+    g.set_state(state)
+    return x + first, second, torch.rand(4, generator=g)
+
+
+def a_copy(x, g):
+    first = torch.rand(4, generator=g)
+    copy = g.clone_state()
+    return x + first, torch.rand(4, generator=copy), torch.rand(4, generator=g)
+
+
+def with_an_error(x, g):
+    state = g.get_state()
+    try:
+        torch.rand(3, 4, generator=g) @ torch.rand(3, generator=g)
+    except RuntimeError:
+        g.set_state(state)
+    return x + torch.rand(4, generator=g), torch.rand(2, generator=g)
+
+
+OWN = (taken_back, taken_back_to_the_beginning, from_the_default_one, to_the_default_one, seeded_first,
+       seeded_and_taken_back, a_copy, with_an_error)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", OWN, ids=lambda program: program.__name__)
+def test_replay_of_a_program_that_restores_its_own_generator(program):
+    generator, x = torch.Generator().manual_seed(11), torch.ones(4)
+    torch.manual_seed(3)
+    own, default = generator.get_state(), torch.get_rng_state()
+    eager = [program(x, generator) for _ in range(2)]
+    left = generator.get_state(), torch.get_rng_state()
+    generator.set_state(own)
+    torch.set_rng_state(default)
+    graph = sg.capture(lambda x: program(x, generator), "f32[4]")
+    passes = graph.copy()
+    passes.run_passes("functionalize,dce,cse", check=True)
+    for run in (graph.compile(), passes.compile()):
+        generator.set_state(own)
+        torch.set_rng_state(default)
+        assert all(same(run(x), wanted) for wanted in eager)
+        assert same((generator.get_state(), torch.get_rng_state()), left)
+    torch.set_rng_state(default)
+    elsewhere = sg.Graph.parse(graph.text()).compile()(x)
+    assert all(torch.equal(got, wanted) for got, wanted in zip(elsewhere, eager[0], strict=True))
+
+
+@pytest.mark.parametrize("program", OWN, ids=lambda program: program.__name__)
+def test_deferred_programs_that_restore_their_own_generator(program):
+    generator, reference = torch.Generator().manual_seed(11), torch.Generator().manual_seed(11)
+    torch.manual_seed(3)
+    default = torch.get_rng_state()
+    eager = program(torch.ones(4), reference)
+    left = torch.get_rng_state()
+    torch.set_rng_state(default)
+    deferred = sg.deferred_init(program, torch.ones(4), generator)
+    assert same((generator.get_state(), torch.get_rng_state()), (reference.get_state(), left))
+    assert same([sg.materialize_tensor(each) for each in deferred], eager)
+
+
+def test_a_deferred_state_that_nothing_draws_from():
+    own, reference = torch.Generator(), torch.Generator()
+    torch.manual_seed(5)
+    torch.rand(3)
+    reference.set_state(torch.get_rng_state())
+    torch.manual_seed(5)
+    sg.deferred_init(lambda: (torch.rand(3), own.set_state(torch.get_rng_state())))
+    assert torch.equal(own.get_state(), reference.get_state())
+    assert torch.equal(torch.rand(4, generator=own), torch.rand(4, generator=reference))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_on_a_simulated_device_restore_its_generator(reentrant):
+    def step():
+        x = torch.ones(8, 4, device="cuda", requires_grad=True)
+        y = x
+        for _ in range(2):
+            y = torch.utils.checkpoint.checkpoint(lambda v: F.dropout(v * 2, 0.5), y, use_reentrant=reentrant)
+        y.sum().backward()
+        return x.grad
+
+    with sg.Capture("cuda") as session:
+        graph = session.finish(step())
+        assert torch.cuda.initial_seed() == torch.cuda.default_generators[0].initial_seed()
+    order = [node.target for node in graph if "native_dropout" in node.target or "sg_random" in node.target]
+    drawn = [name for name in order if name == "aten::native_dropout"]
+    assert len(drawn) == 4 and order.count("sg_random::set_state") >= 2
+    # each recomputation draws from the state that its forward began with
+    states = {repr(node.args[0].producer) for node in graph.find("sg_random::set_state")}
+    assert order.count("sg_random::get_state") >= 2 and len(states) >= 2
+
+
+def test_states_of_a_simulated_device():
+    with sg.fake("cuda"):
+        torch.cuda.manual_seed(4)
+        state = torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(5)
+        torch.cuda.set_rng_state(state)
+        assert torch.cuda.initial_seed() == 4 and not sg.is_fake(state) and state.numel() == 16
+        with pytest.raises(RuntimeError, match="16 bytes"):
+            torch.cuda.default_generators[0].set_state(torch.Generator().get_state())

@@ -1,6 +1,8 @@
 """Queries of fake modes: the mode of a tensor, known contents, and fakes compared with a real run."""
 
 import re
+import threading
+import weakref
 
 import pytest
 import torch
@@ -70,6 +72,94 @@ def test_what_differs_is_told():
     check = sg.CrossRefMode()
     with check, pytest.raises(sg.Error, match="already active"), check:
         pass
+
+
+class Shared(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("table", torch.arange(12.0).view(3, 4))
+        self.rows = {"view": self.table[1:], "weight": self.first.weight}
+        self.hidden = [torch.zeros(2)]
+
+
+def test_fakeify_copies_a_module():
+    real = Shared()
+    before = {name: tensor.clone() for name, tensor in real.state_dict().items()}
+    inputs = {"x": [torch.ones(2, 4)], "n": 3}
+    with sg.fake("cuda") as mode:
+        net = mode.fakeify(real, "cuda")
+        assert type(net) is Shared and type(net.first.weight) is torch.nn.Parameter
+        assert net.first.weight is net.second.weight is net.rows["weight"] and net.first.weight.requires_grad
+        assert all(sg.is_fake(each) and each.device == torch.device("cuda:0")
+                   for each in (*net.parameters(), *net.buffers(), net.rows["view"], *net.hidden))  # fmt: skip
+        assert net.rows["view"].untyped_storage()._cdata == net.table.untyped_storage()._cdata
+        assert net.rows["view"].storage_offset() == 4
+        again = mode.fakeify(real, "cuda")
+        assert again is not net and again.first.weight is net.first.weight and again.table is net.table
+        batch = mode.fakeify(inputs, "cuda")
+        optimizer = torch.optim.AdamW(net.parameters())
+        net.second(net.first(batch["x"][0])).sum().backward()
+        optimizer.step()
+        assert batch["n"] == 3 and sg.is_fake(net.first.weight.grad)
+        assert mode.fakeify(net).first.weight is net.first.weight
+    assert all(torch.equal(tensor, before[name]) for name, tensor in real.state_dict().items())
+    assert real.first.weight.grad is None and not sg.is_fake(real.hidden[0])
+    scripted = torch.jit.script(torch.nn.Linear(2, 2))
+    with sg.fake() as mode, pytest.raises(sg.UnsupportedError, match=r"sg\.capture"):
+        mode.fakeify(scripted)
+
+
+def test_fakeify_in_a_capture():
+    real = torch.nn.Linear(4, 2)
+    with sg.Capture("cuda") as session:
+        net = session.fakeify(real, "cuda")
+        session.name_module(net)
+        graph = session.finish(net(torch.empty(3, 4, device="cuda")))
+    assert [node.argument("name") for node in graph.find("sg::parameter")] == ["weight", "bias"]
+
+
+def test_a_mode_can_be_entered_again():
+    real, net, other = torch.ones(2, 3), torch.nn.Linear(3, 3), torch.ones(5)
+    with sg.fake("cuda", data_sizes={"nonzero0": 1}) as mode:
+        x, view, fake_net = mode.from_real(real), mode.from_real(real[1]), mode.fakeify(net)
+        assert torch.empty(4, device="cuda").nonzero().shape == (1, 1)
+    with pytest.raises(sg.Error, match="not active"):
+        mode.from_real(real)
+    with sg.fake("cuda") as another:
+        assert another.from_real(real) is not x
+    for _ in range(2):
+        with mode:
+            assert mode.from_real(real) is x and mode.fakeify(net).weight is fake_net.weight
+            assert view.untyped_storage()._cdata == x.untyped_storage()._cdata
+            assert sg.detect_fake_mode(x, torch.empty(2), mode.from_real(other)) is mode
+            assert torch.empty(4, device="cuda").nonzero().shape == (1, 1)  # names begin at 0 again
+            with pytest.raises(sg.Error, match="already active"), mode:
+                pass
+    with pytest.raises(ValueError, match="mine"), mode:
+        raise ValueError("mine")
+    seen = []
+
+    def elsewhere():
+        with mode:
+            seen.append(mode.from_real(real) is x)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [True]
+
+
+def test_a_mode_that_was_left_keeps_no_real_tensor():
+    real, mode = torch.ones(2, 3), sg.fake()
+    for _ in range(2):
+        with mode:
+            mode.from_real(real)
+    gone = weakref.ref(real)
+    del real
+    assert gone() is None
 
 
 def test_names_of_other_tools_are_explained():

@@ -224,6 +224,29 @@ at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::
 
 void FakeTensorMode::forget(const c10::TensorImpl* real) { forget_fakes_of(real, *state_); }
 
+struct ModeIdentity {
+  uint32_t id = 0;
+  ConversionMemo memo;
+};
+
+std::shared_ptr<ModeIdentity> take_identity(FakeTensorMode& mode) {
+  ModeState& state = state_of(mode);
+  return std::make_shared<ModeIdentity>(state.id, std::exchange(state.memo, {}));
+}
+
+void give_identity(FakeTensorMode& mode, ModeIdentity& identity) {
+  ModeState& state = state_of(mode);
+  {
+    Modes& modes = Modes::all();
+    const std::lock_guard lock(modes.mutex);
+    modes.by_id.erase(state.id);
+    modes.by_id.emplace(identity.id, &mode);
+  }
+  state.id = identity.id;
+  state.memo = std::exchange(identity.memo, {});
+  if (thread_state.mode == &state) thread_state.mode_id = state.id;
+}
+
 FakeTensorModeScope::FakeTensorModeScope(FakeTensorMode& mode)
     : outer_(thread_state.mode),
       outer_multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),

@@ -9,6 +9,7 @@
 #include "core/fake/mode/process_state.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -26,6 +27,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -111,16 +113,30 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
       : GeneratorImpl(device, c10::DispatchKeySet(c10::computeDispatchKey({}, {}, device))) {}
   void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
   uint64_t current_seed() const override { return seed_; }
-  uint64_t seed() override { return seed_ = c10::detail::getNonDeterministicRandom(); }
+  uint64_t seed() override {
+    set_current_seed(c10::detail::getNonDeterministicRandom());
+    return seed_;
+  }
   void set_offset(uint64_t offset) override { offset_ = offset; }
   uint64_t get_offset() const override { return offset_; }
-  void set_state(const c10::TensorImpl& state) override { refuse(); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { refuse(); }
+  // As CUDA's: seed and offset.
+  void set_state(const c10::TensorImpl& state) override {
+    if (state.is_meta() || state.dtype() != caffe2::TypeMeta::Make<uint8_t>() || state.numel() != kStateBytes) {
+      throw Error("the random state of a simulated device is a CPU tensor of 16 bytes, as get_state() returns it");
+    }
+    std::memcpy(&seed_, state.data(), sizeof(seed_));
+    std::memcpy(&offset_, static_cast<const char*>(state.data()) + sizeof(seed_), sizeof(offset_));
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    const at::Tensor state = at::detail::empty_cpu({kStateBytes}, at::kByte, /*pin_memory=*/false, std::nullopt);
+    auto* bytes = state.mutable_data_ptr<uint8_t>();
+    std::memcpy(bytes, &seed_, sizeof(seed_));
+    std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
+    return state.getIntrusivePtr();
+  }
 
  private:
-  [[noreturn]] static void refuse() {
-    throw Error("a simulated device has no random state to save or restore, only a seed; use manual_seed");
-  }
+  static constexpr int64_t kStateBytes = sizeof(uint64_t) + sizeof(uint64_t);
   GeneratorImpl* clone_impl() const override {
     auto* copy = new SimulatedGenerator(device());
     copy->seed_ = seed_;
