@@ -86,7 +86,7 @@ def error_message(error, debug):
 
 
 def _unusual_fields_of(error):
-    """Returns the end of a message: the configuration file of the tool's source and its fields that may be the cause."""
+    """Returns the end of a message: the source's configuration file and the fields that may be the cause."""
     requests = (frame.f_locals.get("request") for frame, _ in traceback.walk_tb(error.__traceback__))
     source = next((request["source"] for request in requests if isinstance(request, dict) and "source" in request), "")
     if not source.startswith("hf:"):
