@@ -20,6 +20,7 @@
 #include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/traces.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -66,8 +67,11 @@ json saved_profile(const std::string& source) {
 // Returns the profile of a source as JSON, read from profile.json or computed.
 json profile_of(const CompareRequest& request, const std::string& source) {
   if (json saved = saved_profile(source); !saved.is_null()) {
-    if (saved.contains("peak") && saved.contains("nodes")) return saved;
-    throw Error(source + " is JSON, but neither a profile.json nor a saved graph");
+    if (!saved.contains("peak") || !saved.contains("nodes")) {
+      throw Error(source + " is JSON, but neither a profile.json nor a saved graph");
+    }
+    refuse_keys_outside_schema(JsonPlace(saved, source));
+    return saved;
   }
   const Graph graph = load(capture_of(request, source)).graph;
   std::optional<DeviceSpec> spec;

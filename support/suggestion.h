@@ -17,5 +17,7 @@ std::string closest(std::string_view name, std::span<const std::string> candidat
 // memory_bytes?); expected one of ...".
 class JsonPlace;
 void check_keys(const JsonPlace& object, std::string_view whose, std::span<const std::string> keys);
+// Throws likewise for a key, at any depth, that docs/profile.schema.json does not list. For readers of parts of profiles.
+void refuse_keys_outside_schema(const JsonPlace& profile);
 
 }  // namespace shadowgraph

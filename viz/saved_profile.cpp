@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/json.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph {
 namespace {
@@ -55,6 +56,7 @@ std::string saved_profile(const std::string& text, const std::string& title) {
   const std::string heading = name + ": not a profile.json as saved by 'shadowgraph profile -o'";
   const JsonPlace place(profile, heading);
   check_saved_profile(place);
+  refuse_keys_outside_schema(place);
   const std::string model = place.text_or("model", "a saved profile");
   for (const char* unused : {"timeline", "outputs", "findings", "top_at_peak"}) profile.erase(unused);
   profile["title"] = title.empty() ? model : title;

@@ -82,7 +82,31 @@ def error_message(error, debug):
     if isinstance(error, (_C.Error, OSError)):
         return str(error)
     said = str(error) if isinstance(error, AttributeError) else f"the program raised {type(error).__name__}: {error}"
-    return said + _fields_of(error)
+    return said + _fields_of(error) + _unusual_fields_of(error)
+
+
+def _unusual_fields_of(error):
+    """Returns the end of a message: the source's configuration file and the fields that may be the cause."""
+    requests = (frame.f_locals.get("request") for frame, _ in traceback.walk_tb(error.__traceback__))
+    source = next((request["source"] for request in requests if isinstance(request, dict) and "source" in request), "")
+    if not source.startswith("hf:"):
+        return ""
+    with open(source[3:]) as file:
+        described = json.load(file)
+    import transformers
+
+    defaults = transformers.AutoConfig.for_model(described["model_type"]).to_dict()
+
+    def unusual(name, value):
+        usual = defaults.get(name, ...)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return isinstance(usual, bool) or not 0 < value < 2**31
+        return type(value) is not type(usual) or (isinstance(value, str) and value != usual)
+
+    apart = {"model_type", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"}
+    fields = {name: value for name, value in described.items() if name not in apart and unusual(name, value)}
+    listed = "".join(f"; check {name} = {_shown(value)}" for name, value in fields.items())
+    return f" (in {source[3:]}{listed})"
 
 
 def _fields_of(error):

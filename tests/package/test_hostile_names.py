@@ -5,6 +5,7 @@ import builtins
 import importlib.util
 import json
 import keyword
+import os
 import pathlib
 import shutil
 import signal
@@ -410,3 +411,31 @@ def test_configurations_load_no_kernels_of_the_hub(tmp_path, capfd):
         (tmp_path / "config.json").write_text(json.dumps(LLAMA | where))
         assert _shadowgraph.run_tool(["capture", f"hf:{tmp_path}/config.json", "--seq", "8"]) == 1
         assert "names code of the Hugging Face Hub" in capfd.readouterr().err
+
+
+# ---- Caches
+
+
+@pytest.mark.parametrize("attack", ["writable", "file"])
+def test_without_home_a_cache_of_others_is_refused(attack, tmp_path):
+    place = tmp_path / f"shadowgraph-{os.geteuid()}"
+    if attack == "writable":
+        place.mkdir()
+        place.chmod(0o777)
+    else:
+        place.write_text("mine")
+    hidden = ("HOME", "XDG_CACHE_HOME", "SHADOWGRAPH_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-m", "shadowgraph", "calibrate"], env=environment, capture_output=True,
+                         text=True, preexec_fn=lambda: os.umask(0))  # fmt: skip
+    assert run.returncode == 1 and str(place) in run.stderr, run.stderr
+    assert attack == "file" or not list(place.iterdir())
+
+
+def test_without_home_and_umask_files_are_private(tmp_path):
+    hidden = ("HOME", "XDG_CACHE_HOME", "SHADOWGRAPH_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-m", "shadowgraph", "calibrate"], env=environment, check=True,
+                   capture_output=True, preexec_fn=lambda: os.umask(0))  # fmt: skip
+    place = tmp_path / f"shadowgraph-{os.geteuid()}"
+    assert list(place.iterdir()) and not any(path.stat().st_mode & 0o077 for path in (place, *place.iterdir()))
