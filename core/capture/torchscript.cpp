@@ -342,9 +342,10 @@ void check_operators(std::string_view code, const std::string& path) {
   const auto check = [&](std::string_view name) {
     for (const auto& [refused, why] : kRefusedOperators) {
       if (name != refused) continue;
-      throw Error(fmt::format("{} calls '{}', which {}, so it is not loaded; remove the call (a method of this name "
-                              "must be renamed) and save the program again",
-                              path, name, why));
+      throw Error(
+          fmt::format("{} calls '{}', which {}, so it is not loaded; remove the call (a method of this name "
+                      "must be renamed) and save the program again",
+                      path, name, why));
     }
   };
   for (size_t at = 0; at < code.size();) {

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/fuzz/read_input.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "tests/fuzz/read_input.h"
 
 using namespace shadowgraph;
 

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/fuzz/read_input.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
+#include "tests/fuzz/read_input.h"
 
 using namespace shadowgraph;
 
