@@ -91,11 +91,11 @@ operator-coverage: build ## write build/operator-coverage.md: implementation and
 
 accuracy: build ## compare predicted memory and time with real steps on this CPU; updates docs/figures.md
 	@scripts/setup.sh --test
-	@.venv/bin/python scripts/accuracy.py $(BUILD) --figures docs/figures/16-accuracy.json
+	@.venv/bin/python bench/accuracy.py $(BUILD) --figures docs/figures/16-accuracy.json
 	@scripts/write_figures.py
 
-accuracy-gpu: build ## predict for a GPU and compare with MEASUREMENTS=file (scripts/measure_gpu.py), into build/accuracy-gpu.md
-	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page $(BUILD)/accuracy-gpu.md \
+accuracy-gpu: build ## predict for a GPU and compare with MEASUREMENTS=file (bench/gpu/measure_gpu.py), into build/accuracy-gpu.md
+	@.venv/bin/python bench/gpu/accuracy_gpu.py $(BUILD) --page $(BUILD)/accuracy-gpu.md \
 	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
 published: setup ## compare predictions with published runs, as a page in build/published/

@@ -21,14 +21,12 @@ import time
 import traceback
 
 import held_out  # noqa: F401 - adds operators
+import measure_gpu
 import programs
 import ranks  # noqa: F401 - adds programs
 import single_operators as operators
 import torch
 import workspaces
-
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "scripts"))
-import measure_gpu
 
 STEPS, MORE = 3, 6
 FORKS = True
@@ -83,7 +81,7 @@ def model(name, size, sequence, mode, dtype):
 
 
 def models(path, deadline):
-    """Measures the configurations of scripts/measure_gpu.py and writes its format."""
+    """Measures the configurations of bench/gpu/measure_gpu.py and writes its format."""
     facts = apart(measure_gpu.machine, "cuda")
     rows = []
     for (name, size, sequence), mode, dtype in itertools.product(measure_gpu.CONFIGURATIONS, measure_gpu.MODES,

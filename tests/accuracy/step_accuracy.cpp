@@ -1,5 +1,5 @@
 // Predicts and measures peak bytes and seconds of one model's step on the CPU. Prints one JSON object;
-// scripts/accuracy.py runs it for many models (`make accuracy`).
+// bench/accuracy.py runs it for many models (`make accuracy`).
 //
 //     step_accuracy resnet50 --mode adamw --batch 4 [--spec this-machine.json]
 //     step_accuracy whisper.pt --mode infer --input f32[1,80,3000]

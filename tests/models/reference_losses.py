@@ -4,7 +4,7 @@
 
 Needs torchvision and transformers; neither the build nor the tests do. Parameters and inputs are filled by formula, the
 same as in the test, so no weights are exchanged. If the losses agree, structure, parameter order and shapes are the
-same. The U-Net and the LSTM have no package; scripts/measure_gpu.py has them after their repositories.
+same. The U-Net and the LSTM have no package; bench/gpu/measure_gpu.py has them after their repositories.
 """
 import pathlib
 import sys
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from formula_filled import fill, ids, noise
 from torch import nn
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench/gpu"))
 from measure_gpu import LstmLanguageModel, Unet
 
 VOCAB, CLASSES = 101, 10

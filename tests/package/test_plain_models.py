@@ -1,4 +1,4 @@
-"""The plain PyTorch models of scripts/measure_gpu.py, captured, compared with the equivalent built-in C++ models."""
+"""The plain PyTorch models of bench/gpu/measure_gpu.py, captured, compared with the equivalent built-in C++ models."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import torch
 
 import shadowgraph as sg
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench/gpu"))
 import measure_gpu
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU.
+"""Checks bench/gpu/measure_gpu.py and bench/gpu/accuracy_gpu.py, without a GPU.
 
 Compares the plain PyTorch models with the C++ ones, and makes a dry run. Generates the page from made-up measurements
 and from the tool's own predictions, and passes files that must be refused.
@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/models")]
+sys.path[:0] = [str(ROOT / "bench/gpu"), str(ROOT / "tests/models")]
 TOOL = pathlib.Path(sys.argv[1]).resolve()
 
 import accuracy_gpu  # noqa: E402
@@ -88,7 +88,7 @@ def check_dry_run(folder):
     for mode in measure_gpu.MODES:
         row = measure_gpu.measure("lstm_lm", 2, 16, mode, "bf16", "cpu", True, 2)
         expect(row["step_seconds"] > 0 and len(row["all_step_seconds"]) == 2, f"dry run, {mode}: {row}")
-    script = [sys.executable, ROOT / "scripts/measure_gpu.py"]
+    script = [sys.executable, ROOT / "bench/gpu/measure_gpu.py"]
     if not torch.cuda.is_available():
         run = subprocess.run([*script, "-o", folder / "none.json"], capture_output=True, text=True)
         expect(run.returncode == 1 and "there is no GPU" in run.stderr and "Traceback" not in run.stderr,
@@ -183,8 +183,8 @@ def check_refused(folder):
     path.write_text(json.dumps(measurements()))
     expect(len(accuracy_gpu.read_measurements(path)["rows"]) == 3, "a good file was not read")
     refused(folder, "not json", "is not valid JSON")
-    refused(folder, [1], "was not written by scripts/measure_gpu.py")
-    refused(folder, {"peak": 3}, "was not written by scripts/measure_gpu.py")
+    refused(folder, [1], "was not written by bench/gpu/measure_gpu.py")
+    refused(folder, {"peak": 3}, "was not written by bench/gpu/measure_gpu.py")
     for change, words in [
         (lambda d: d.update(version=99), "version 99"),
         (lambda d: d.update(rows={}), "'rows' a list"),
@@ -217,7 +217,7 @@ def check_tool(folder):
     build = folder / "build"
     (build / "bin").mkdir(parents=True)
     (build / "bin" / "shadowgraph").symlink_to(TOOL)
-    script = [sys.executable, ROOT / "scripts/accuracy_gpu.py", build, "--only", "lstm_lm"]
+    script = [sys.executable, ROOT / "bench/gpu/accuracy_gpu.py", build, "--only", "lstm_lm"]
     page = folder / "page.md"
     run = subprocess.run([*script, "--page", page], capture_output=True, text=True)
     expect(run.returncode == 0, f"{run.stdout}{run.stderr}")

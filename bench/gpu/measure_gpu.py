@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures peak memory and time of steps on a GPU, for scripts/accuracy_gpu.py.
+"""Measures peak memory and time of steps on a GPU, for bench/gpu/accuracy_gpu.py.
 
 Only requires torch 2.0 or newer: copy this file to a machine with an NVIDIA or AMD GPU.
 
