@@ -42,7 +42,7 @@ void add_sweep_options(CLI::App& command, SweepOptions& options) {
       .add_option("--values", options.values,
                   "Values to try: 512,1024; network: bandwidth factors (default: around the request's own)")
       ->delimiter(',');
-  add_options(command, options.question, PlanSweepOptions::table());
+  cli::add_options(command, options.question, PlanSweepOptions::table());
 }
 
 // Prints a table per sweep, and writes sweep.txt and sweep.json to `folder` unless it is empty.
