@@ -21,7 +21,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "scripts"))
-import write_figures  # noqa: E402
+import write_figures
 
 # name, batch, sequence
 BUILT_IN = [("resnet18", 8, 0), ("resnet50", 4, 0), ("vit_b_16", 4, 0), ("bert_base", 2, 256), ("gpt2", 2, 256),
