@@ -279,8 +279,10 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     mode->memo.tensors.emplace(key, std::move(entry));
   }
   // Last, because a gradient's gradient may lead back here.
-  if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
-    fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
+  if (!real.is_leaf() || !real.requires_grad()) return fake;
+  const at::Tensor gradient = real.grad();  // held, since another thread may train the module
+  if (gradient.defined() && gradient.layout() == c10::Layout::Strided) {
+    fake.mutable_grad() = fake_of_real(gradient, mode, pretended);
   }
   return fake;
 }
