@@ -161,11 +161,15 @@ Graph Capture::finish(const std::vector<at::Tensor>& outputs,
 }
 
 PhaseScope::PhaseScope(const std::string& name) : session_(thread_state.capture) {
-  if (Recorder* recorder = current_recorder()) outer_ = recorder->set_phase(recorder->phase_named(name));
+  if (Recorder* recorder = current_recorder()) {
+    outer_ = recorder->set_phase(recorder->phase_named(name));
+    recorder->open_scope(this);
+  }
 }
 
 PhaseScope::~PhaseScope() {
-  if (session_ == thread_state.capture && current_recorder() != nullptr) current_recorder()->set_phase(outer_);
+  Recorder* recorder = session_ == thread_state.capture ? current_recorder() : nullptr;
+  if (recorder != nullptr && recorder->close_scope(this)) recorder->set_phase(outer_);
 }
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
@@ -187,12 +191,14 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
 RegionScope::RegionScope(const std::string& label) {
   if (Recorder* recorder = current_recorder()) {
     recorder->enter_region(RegionKind::kScope, label, "");
+    recorder->open_scope(this);
     session_ = thread_state.capture;
   }
 }
 
 RegionScope::~RegionScope() {
-  if (session_ != nullptr && session_ == thread_state.capture) current_recorder()->leave_region();
+  Recorder* recorder = session_ != nullptr && session_ == thread_state.capture ? current_recorder() : nullptr;
+  if (recorder != nullptr && recorder->close_scope(this)) recorder->leave_region();
 }
 
 ModuleScope::ModuleScope(const torch::nn::Module& module) {

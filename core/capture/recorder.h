@@ -98,6 +98,10 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
+  // A RegionScope or PhaseScope of this capture: one that is left in another capture has no effect there, even if that
+  // capture has the address of the first.
+  void open_scope(const void* scope) { scopes_.push_back(scope); }
+  bool close_scope(const void* scope) noexcept { return std::erase(scopes_, scope) != 0; }
   bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
   // Opens an activation checkpoint (shadowgraph/capture/activation_checkpoint.h). Its recomputation in backward becomes
   // a region of the same name and class "recompute", where each node is linked to the one it repeats.
@@ -277,6 +281,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   const OperatorInfo* calling_ = nullptr;
   bool unrecorded_ = false;  // the current call is not recorded
   std::vector<Argument> results_;
+  std::vector<const void*> scopes_;
   std::vector<OpenRegion> regions_;
   std::vector<Argument> composite_arguments_;
   std::vector<StorageId> freed_;

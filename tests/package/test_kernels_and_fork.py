@@ -13,7 +13,7 @@ y = x + x
 {before}
 child = os.fork()
 if child == 0:
-    signal.alarm(60)
+    signal.alarm(280)
     for dtype in (torch.double, torch.half):
         z = x.to(dtype) * x.to(dtype)
     if "{end}" != "exit":

@@ -14,7 +14,7 @@ def printing(x):
 
 
 def text(x):
-    return x + len(str(x) + "{}".format(x))  # noqa: UP032
+    return x + len(str(x))
 
 
 def listing(x):

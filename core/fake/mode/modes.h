@@ -27,7 +27,7 @@ FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, Fake
 // Throws Error if the mode of `tensor`, called `name`, differs from `mode` in device or profile.
 void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::string& name);
 
-// Lets TorchScript's print, str, format, tolist and save describe or refuse fake tensors. Called once.
+// Lets TorchScript's print, str and save describe or refuse fake tensors. Called once.
 void install_script_operators();
 
 // Reports the calls of a real program to an observer, at the dispatch level where fake tensors run, without changing

@@ -35,7 +35,7 @@ void describe(c10::IValue& value) {
 // str(value)
 void describe_one(Stack& stack) { describe(stack.back()); }
 
-// print(...) and format(...), whose number of values is on top of the stack
+// print(...), whose number of values is on top of the stack
 void describe_all(Stack& stack) {
   const auto count = static_cast<size_t>(stack.back().toInt());
   for (size_t i = 0; i < count; ++i) describe(stack[stack.size() - 2 - i]);
@@ -57,7 +57,6 @@ void run_before(const char* name, void (*prepare)(Stack&)) {
 void install_script_operators() {
   run_before("aten::save", &refuse_saving);
   run_before("aten::str", &describe_one);
-  run_before("aten::format", &describe_all);
   run_before("prim::Print", &describe_all);
 }
 
