@@ -23,7 +23,9 @@ def create(model, device, dtype, conversion=None):
         return model
     if _schedules.is_schedule(model):
         return _schedules.as_model(model)
-    with default_dtype(dtype), torch.device(device):
+    with _C.Context() as around:
+        around.enter_context(default_dtype(dtype))
+        around.enter_context(torch.device(device))
         if _is_configuration(model):
             module = _from_configuration(model)
         elif isinstance(model, type) and (configuration := getattr(model, "config_class", None)) is not None:

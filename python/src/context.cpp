@@ -66,14 +66,13 @@ void Cleanup::exit(const py::object& self, const py::object& type, const py::obj
     end(self, true);
   }
   error_ = py::object();
-  bool interrupt = is_interrupt(type);
+  if (is_interrupt(type)) return interrupted(self);  // what its own exits raised would hide the interrupt
   try {
     if (failed) std::rethrow_exception(failed);
   } catch (py::error_already_set& error) {
-    if (interrupt || is_interrupt(error.type())) interrupted(self);
+    if (is_interrupt(error.type())) interrupted(self);
     throw;
   }
-  if (interrupt) interrupted(self);
 }
 
 // Runs the steps; `failed`: without throwing, since another exception is on its way.
