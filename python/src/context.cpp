@@ -66,7 +66,7 @@ void Cleanup::exit(const py::object& self, const py::object& type, const py::obj
     end(self, true);
   }
   error_ = py::object();
-  if (is_interrupt(type)) return interrupted(self);  // what its own exits raised would hide the interrupt
+  if (is_interrupt(type)) return interrupted(self);  // rather than an error of its steps
   try {
     if (failed) std::rethrow_exception(failed);
   } catch (py::error_already_set& error) {
