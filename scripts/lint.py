@@ -49,6 +49,9 @@ def configure():
     if os.environ.get("TORCH_DIR"):
         command.append(f"-DTORCH_DIR={os.environ['TORCH_DIR']}")
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    # codegen/cpp_call.cpp includes a generated table.
+    subprocess.run(["cmake", "--build", str(BUILD), "--target", "cpp_operators"], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     tracked = set(git("ls-files", "-co", "--exclude-standard", "--", "*.cpp").splitlines())
     files = {os.path.relpath(entry["file"], ROOT) for entry in commands}
