@@ -1,4 +1,4 @@
-// Parser of graph text. docs/graph.md#the-text-form has the grammar; each function implements one of its rules.
+// Parser of graph text. grammar.md has the grammar; each function implements one of its rules.
 //
 // One pass over the lines, with recursive descent where brackets nest. The graph is built while reading, and ids are
 // positions: the k-th node line is node k. So a parsed graph prints back byte for byte. References to later lines
