@@ -276,10 +276,10 @@ struct Region {
 
 // Modes that were active while the node ran.
 struct NodeFlags {
-  bool grad_mode : 1 = false;
-  bool inference_mode : 1 = false;
-  bool autocast_cpu : 1 = false;
-  bool autocast_cuda : 1 = false;
+  bool grad_mode = false;
+  bool inference_mode = false;
+  bool autocast_cpu = false;
+  bool autocast_cuda = false;
   friend bool operator==(const NodeFlags&, const NodeFlags&) = default;
 };
 
