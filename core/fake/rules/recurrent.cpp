@@ -85,10 +85,7 @@ void check_has_lstm(ScalarType dtype) {
               "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
 }
 
-FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh,
-                             const Tensor& bias_ih, const Tensor& bias_hh, const Tensor& hx, const Tensor& cx,
-                             bool reverse, IntArrayRef batch_sizes, int64_t mode, int64_t hidden_size,
-                             int64_t num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) {
+FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& hx, const Tensor& cx, int64_t hidden_size) {
   TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
   check_has_lstm(input.scalar_type());
   // The input is always [steps, batch, features] here, regardless of batch_first.
@@ -103,11 +100,9 @@ FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mkldnn_rnn_layer_backward(
-    const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& bias_ih, const Tensor& bias_hh,
-    const Tensor& hx, const Tensor& cx, const Tensor& output, const Tensor& hy, const Tensor& cy,
-    const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, bool reverse,
-    int64_t mode, int64_t hidden_size, int64_t num_layers, bool has_biases, bool train, bool bidirectional,
-    IntArrayRef batch_sizes, bool batch_first, const Tensor& workspace) {
+    const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& bias_ih, const Tensor& hx,
+    const Tensor& cx, const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
+    int64_t mode, int64_t hidden_size) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
   check_has_lstm(input.scalar_type());
   // Always float32. The second bias's gradient is a clone of the first's.
@@ -127,8 +122,7 @@ int64_t flat_size(TensorList weights) {
   return total;
 }
 
-Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_size, int64_t mode, int64_t hidden_size,
-                      int64_t proj_size, int64_t num_layers, bool batch_first, bool bidirectional) {
+Tensor flatten_weight(TensorList weights) {
   TORCH_CHECK(!weights.empty(), "_cudnn_rnn_flatten_weight_: cannot flatten empty weight list");
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
@@ -147,7 +141,7 @@ Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_
 // per element for dropout between layers.
 int64_t cudnn_reserve(RnnMode mode, int64_t steps, int64_t batch, int64_t hidden, int64_t layers, int64_t directions,
                       double dropout, int64_t element_size) {
-  const int64_t kept = gate_count(mode) + (mode == RnnMode::kLstm ? 2 : mode == RnnMode::kGru ? 2 : 0);
+  const int64_t kept = gate_count(mode) + (mode == RnnMode::kLstm || mode == RnnMode::kGru ? 2 : 0);
   const int64_t cells = steps * batch * hidden * directions;
   return cells * layers * kept * element_size + (dropout > 0.0 ? (layers - 1) * cells / 8 : 0);
 }
@@ -183,11 +177,9 @@ FiveTensors cudnn_rnn(const Tensor& input, TensorList weights, int64_t weight_st
 }
 
 std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
-    const Tensor& input, TensorList weights, int64_t weight_stride0, const Tensor& weight_buffer, const Tensor& hx,
-    const OptionalTensor& cx, const Tensor& output, const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
-    const OptionalTensor& grad_cy, int64_t mode, int64_t hidden_size, int64_t proj_size, int64_t num_layers,
-    bool batch_first, double dropout, bool train, bool bidirectional, IntArrayRef batch_sizes,
-    const OptionalTensor& dropout_state, const Tensor& reserve, std::array<bool, 4> output_mask) {
+    const Tensor& input, TensorList weights, const Tensor& hx, const OptionalTensor& cx,
+    const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, bool batch_first,
+    IntArrayRef batch_sizes, std::array<bool, 4> output_mask) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) {
     return {Tensor(), Tensor(), Tensor(), std::vector<Tensor>(weights.size())};
   }
@@ -215,15 +207,11 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
 // An estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
 constexpr int64_t kDropoutStateBytes = 2 << 20;
 
-Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, OptionalDtype dtype, OptionalLayout layout,
-                                OptionalDevice device, OptionalBool pin_memory) {
-  return rules::empty({kDropoutStateBytes}, at::kByte);
-}
+Tensor cudnn_init_dropout_state() { return rules::empty({kDropoutStateBytes}, at::kByte); }
 
 // ---- Fused cells on CUDA (native/cuda/RNN.cu)
 
-ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
@@ -242,8 +230,7 @@ ThreeTensors fused_lstm_cell_backward(const OptionalTensor& grad_hy, const Optio
 
 constexpr int64_t kGruWorkspacePerState = 5;
 
-TwoTensors fused_gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
-                          const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+TwoTensors fused_gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_gru_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
@@ -520,15 +507,19 @@ TwoTensors packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& h
 }  // namespace
 
 void register_recurrent(RuleRegistry& registry) {
-  registry.add("aten::mkldnn_rnn_layer", &mkldnn_rnn_layer);
-  registry.add("aten::mkldnn_rnn_layer_backward", &mkldnn_rnn_layer_backward);
-  registry.add("aten::_cudnn_rnn_flatten_weight", &flatten_weight);
+  registry.add_partial({"aten::mkldnn_rnn_layer"}, &mkldnn_rnn_layer, {"input", "hx_", "cx_", "hidden_size"});
+  registry.add_partial({"aten::mkldnn_rnn_layer_backward"}, &mkldnn_rnn_layer_backward,
+                       {"input", "weight1", "weight2", "weight3", "hx_", "cx_tmp", "grad_output", "grad_hy", "grad_cy",
+                        "mode", "hidden_size"});
+  registry.add_partial({"aten::_cudnn_rnn_flatten_weight"}, &flatten_weight);
   registry.add("aten::_cudnn_rnn", &cudnn_rnn);
-  registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
-  registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
-  registry.add("aten::_thnn_fused_lstm_cell", &fused_lstm_cell);
+  registry.add_partial({"aten::_cudnn_rnn_backward"}, &cudnn_rnn_backward,
+                       {"input", "weight", "hx", "cx", "grad_output", "grad_hy", "grad_cy", "batch_first",
+                        "batch_sizes", "output_mask"});
+  registry.add_partial({"aten::_cudnn_init_dropout_state"}, &cudnn_init_dropout_state);
+  registry.add_partial({"aten::_thnn_fused_lstm_cell"}, &fused_lstm_cell);
   registry.add("aten::_thnn_fused_lstm_cell_backward_impl", &fused_lstm_cell_backward);
-  registry.add("aten::_thnn_fused_gru_cell", &fused_gru_cell);
+  registry.add_partial({"aten::_thnn_fused_gru_cell"}, &fused_gru_cell);
   registry.add("aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward);
   registry.add_composite("aten::lstm.input", &lstm);
   registry.add_composite("aten::lstm.data", &packed_lstm);
