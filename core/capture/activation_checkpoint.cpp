@@ -1,8 +1,8 @@
 // Activation checkpointing for C++ programs, after torch.utils.checkpoint (non-reentrant).
 #include "shadowgraph/capture/activation_checkpoint.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -10,23 +10,10 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
-#include <array>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "core/calls/functions.h"
 #include "core/capture/recorder.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode/process_state.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {
 
@@ -63,7 +50,7 @@ at::Tensor fake_state(c10::Device device) {
 
 // Returns the generator's current state; undefined in a FakeTensorMode that is not being captured.
 at::Tensor take(c10::Device device) {
-  if (!is_faking()) return random_state(device);
+  if (!is_faking()) return state_of(at::globalContext().defaultGenerator(device));
   if (current_recorder() == nullptr) return {};
   at::Tensor state = fake_state(device);
   current_recorder()->record_function(get_random_state(), std::array{c10::IValue(device)}, state);
@@ -71,7 +58,9 @@ at::Tensor take(c10::Device device) {
 }
 
 at::Tensor exchange(c10::Device device, const at::Tensor& state) {
-  if (!is_fake(state)) return is_faking() ? at::Tensor() : exchange_random_state(device, state);
+  if (!is_fake(state)) {
+    return is_faking() ? at::Tensor() : exchange_state(at::globalContext().defaultGenerator(device), state);
+  }
   if (current_recorder() == nullptr) return {};
   at::Tensor before = fake_state(device);
   current_recorder()->record_function(exchange_random_state(), std::array{c10::IValue(state), c10::IValue(device)},
@@ -81,7 +70,7 @@ at::Tensor exchange(c10::Device device, const at::Tensor& state) {
 
 void put_back(c10::Device device, const at::Tensor& state) {
   if (!is_fake(state)) {
-    exchange_random_state(device, state);
+    exchange_state(at::globalContext().defaultGenerator(device), state);
   } else if (current_recorder() != nullptr) {
     current_recorder()->record_function(set_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, {});
   }

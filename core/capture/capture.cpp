@@ -1,7 +1,6 @@
 // Captures of forward passes and training steps. The training loop follows PyTorch's Python sources.
 #include "shadowgraph/capture/capture.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -16,11 +15,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "core/fake/mode/modes.h"
 #include "core/fake/mode_state.h"

@@ -1,16 +1,12 @@
 #include <ATen/Context.h>
 #include <torch/nn/module.h>
 
-#include <atomic>
-
 #include "core/calls/program_generators.h"
 #include "core/capture/recorder.h"
 #include "core/fake/dispatch/contents_of_call.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode/modes.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

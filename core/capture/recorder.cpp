@@ -9,16 +9,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "core/calls/call_record.h"
-#include "core/calls/functions.h"
 #include "core/calls/program_generators.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"

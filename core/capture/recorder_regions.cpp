@@ -13,14 +13,10 @@
 #include <algorithm>
 
 #include "core/capture/recorder.h"
-#include "core/capture/storage_identity.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode/process_state.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/analysis.h"
 

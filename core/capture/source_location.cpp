@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <unistd.h>
 #include <unordered_set>
 

@@ -11,17 +11,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
-#include "core/capture/source_location.h"
 #include "core/libtorch/error_text.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/units.h"

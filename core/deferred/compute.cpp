@@ -1,7 +1,6 @@
 // Runs parts of a recording on real tensors: Recipe selects the nodes, RandomStreams provides the generator states,
 // Interpreter runs them.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
@@ -9,12 +8,10 @@
 #include <algorithm>
 
 #include "core/deferred/mt19937_jump.h"
-#include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
 #include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"

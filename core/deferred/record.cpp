@@ -7,8 +7,6 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
 
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operand_scan.h"

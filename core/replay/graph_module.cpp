@@ -4,13 +4,11 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/jit/serialization/pickle.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <unordered_set>
 
 #include "core/replay/replay_program.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"

@@ -171,15 +171,12 @@ class Interpreter {
   void set_value(ValueId value, c10::IValue content);
 
  private:
-  class Run;
   void check_devices() const;
   void bind(const Bindings& bindings);
   void check_binding(NodeId node, const at::Tensor& tensor) const;
   void check_names(const Bindings& bindings) const;
   at::Tensor own_tensor(const at::Tensor& bound, bool copied);
-  void push_arguments(uint32_t step);
   void preserve(uint32_t step);
-  void begin_transfer(const c10::OperatorHandle& op);
   void store_results(uint32_t step);
   void run_steps(bool caller_mode);
   bool runs_groups() const;
