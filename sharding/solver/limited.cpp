@@ -72,8 +72,6 @@ class LimitSearch {
 
   bool is_small() const { return model_.entries() <= kSmallEntries; }
 
-  // ---- Choices
-
   void note(Chain& chain) const {
     if (!chain.search.is_feasible() || chain.search.cost() >= chain.cost) return;
     chain.cost = chain.search.cost();
@@ -133,8 +131,6 @@ class LimitSearch {
   void set_row_prices(const std::vector<double>& prices) {
     for (size_t r = 0; r < row_prices_.size(); ++r) row_prices_[r] = prices[compact_->point_of_row[r]];
   }
-
-  // ---- Prices
 
   void find_prices() {
     DualAscent dual(model_);
@@ -207,8 +203,6 @@ class LimitSearch {
     result_.bound =
         std::max(result_.bound, std::ceil(dual.certified_bound() - price_of_limit(prices_, usage_->limit())));
   }
-
-  // ---- Branches
 
   struct Branch {
     double bound = 0;
@@ -356,8 +350,6 @@ class LimitSearch {
       if (open.empty()) break;
     }
   }
-
-  // ---- Search
 
   // Returns the best prices perturbed over ranges of time; the perturbation grows with the time since the last
   // improvement.

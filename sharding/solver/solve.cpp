@@ -43,8 +43,6 @@ class Solver {
   double seconds_left() const { return options_.time_limit - watch_.seconds(); }
 
  private:
-  // ---- Choices
-
   void take(const std::vector<uint32_t>& choice) {
     const AssignmentCost cost = evaluate(problem_, choice);
     if (!cost.feasible() || (solution_.feasible && cost.cost >= solution_.cost)) return;
@@ -65,8 +63,6 @@ class Solver {
   double time_spent() const {
     return watch_.seconds() / (options_.solver == AssignmentSolver::kBuiltin ? 1 : 0.5) / options_.time_limit;
   }
-
-  // ---- The own search
 
   void search() {
     const bool limited = problem_.usage_limit != kNoLimit;
