@@ -30,8 +30,6 @@ ScalarType computed_as(ScalarType dtype) {
   }
 }
 
-// ---- Expressions
-
 Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
   program_.expressions.push_back(expression);
   return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype};
@@ -118,8 +116,6 @@ Typed ExpressionBuilder::gather(uint32_t operand, ScalarType dtype, Typed index,
 Typed ExpressionBuilder::column() {
   return append({.operation = Operation::kColumn, .type = ScalarType::Long}, ScalarType::Long);
 }
-
-// ---- Arguments
 
 bool OperatorCall::is_none(size_t i) const { return argument(i).kind == ArgumentKind::kNone; }
 

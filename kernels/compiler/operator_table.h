@@ -149,8 +149,6 @@ struct KernelRow {
   const char* file = __builtin_FILE();  // the file of the row
 };
 
-// ---- Shared by several rows
-
 inline Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
 inline Typed divided(const Call& call, Typed a, Typed b) { return call.apply(Operation::kDivide, a, b); }
 inline Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); }

@@ -17,8 +17,6 @@ void reject_numbers_with_two_byte_dtypes(const Call& call, ScalarType common, st
   }
 }
 
-// ---- One operand
-
 template <Operation kOperation>
 Results same(const Call& call) {
   return {call.apply(kOperation, call.tensor(0))};
@@ -162,8 +160,6 @@ Results threshold_backward(const Call& call) {
   return {call.apply(Operation::kSelect, at_most, constant_of(call, 0, g), g)};
 }
 
-// ---- Two operands
-
 template <Operation kOperation>
 Results arithmetic(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
@@ -249,8 +245,6 @@ Results power(const Call& call) {
   if (exponent == -2) return {reciprocal_of(call, call.apply(Operation::kMultiply, x, x))};
   throw UnsupportedError("powers other than 2, 3, 0.5, -0.5, -1 and -2");
 }
-
-// ---- Three and more
 
 Results where(const Call& call) {
   const ScalarType common = call.promoted({1, 2});
