@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/layer_chain.h"

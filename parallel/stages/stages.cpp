@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/stages/balanced_cuts.h"

@@ -1,6 +1,5 @@
 // Sweeps: re-plans modified requests, one table row each.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -478,7 +477,8 @@ class Offer {
     constexpr int kTries = 16;
     int64_t devices = whole_nodes(runner_.request().devices);
     PlanRow row = row_of(devices);
-    for (int tries = 0; tries < kTries && !row.why_not.empty() && 2 * devices <= most(); ++tries) row = row_of(devices *= 2);
+    for (int tries = 0; tries < kTries && !row.why_not.empty() && 2 * devices <= most(); ++tries)
+      row = row_of(devices *= 2);
     if (!row.why_not.empty()) return std::nullopt;
     const double guess = std::ceil(static_cast<double>(devices) * row.training / question_.within);
     row = row_of(whole_nodes(static_cast<int64_t>(std::min(guess, kMostDevices))));
