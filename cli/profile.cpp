@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -152,14 +150,6 @@ void apply(const std::string& text, WhatIf& change) {
   throw CLI::ValidationError("--what-if", one_of(names)(name));
 }
 
-SummaryOptions summary_options(const ProfileRequest& request) {
-  SummaryOptions options;
-  options.grouping = request.group;
-  options.depth = request.depth;
-  options.max_rows = static_cast<size_t>(request.rows);
-  return options;
-}
-
 void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
                   const std::vector<std::string>& exports) {
   write_graph_file(folder + "/graph.sg", profiled.loaded.graph);
@@ -198,9 +188,7 @@ int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
 int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
   if (request.capture.world == 0) throw CLI::ValidationError("--ranks", "requires --world, the number of processes");
   for (const char* option : {"--checkpoint", "--what-if", "--run", "--measure", "--mesh"}) {
-    if (command.count(option) > 0) {
-      throw CLI::ValidationError(option, "applies to a single process; remove --ranks");
-    }
+    if (command.count(option) > 0) throw CLI::ValidationError(option, "applies to a single process; remove --ranks");
   }
   if (kind_of_source(request.capture.source) != SourceKind::kPython) {
     throw Error("--ranks requires a Python model (some.module:factory or hf:CONFIG.json), not " +
@@ -220,11 +208,9 @@ int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
                 {"json", request.json},
                 {"folder", request.folder},
                 {"exports", request.exports}});
-  const std::string text = [&] {
-    const Progress progress("profiling the ranks of " + request.capture.source);
+  print_text(with_progress("profiling the ranks of " + request.capture.source, [&] {
     return needed_python(request.capture.source + " is a Python model").ask("ranks", ranks);
-  }();
-  print_text(text);
+  }));
   return 0;
 }
 
@@ -246,7 +232,11 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
+    SummaryOptions options;
+    options.grouping = request.group;
+    options.depth = request.depth;
+    options.max_rows = static_cast<size_t>(request.rows);
+    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(options)) + "\n" +
                to_text(profiled->costs));
   }
   if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);

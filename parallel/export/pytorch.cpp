@@ -1,6 +1,5 @@
 // Exports plans as Python scripts: plan_runtime.py followed by the constants of the plan.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
