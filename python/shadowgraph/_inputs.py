@@ -16,7 +16,17 @@ _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
 def is_spec(value):
-    return isinstance(value, str) and _SPEC.fullmatch(value.strip()) is not None
+    """Returns whether the value is a string such as "f32[8,16]"; raises Error if it is meant as one but malformed."""
+    if not isinstance(value, str):
+        return False
+    found = _SPEC.fullmatch(value.strip())
+    if found is None and "[" in value and value.split("[")[0].strip() in DTYPES:
+        raise _malformed(value)
+    return found is not None
+
+
+def _malformed(spec):
+    return _C.Error(f"input '{spec}': expected a dtype and sizes, such as 'f32[8,16]'")
 
 
 def from_spec(spec, device):
@@ -67,6 +77,8 @@ def as_call(inputs):
         return (), dict(inputs.items())
     if isinstance(inputs, torch.Tensor) or is_spec(inputs):
         return (inputs,), {}
+    if isinstance(inputs, str):
+        raise _malformed(inputs)
     return tuple(inputs), {}
 
 

@@ -219,6 +219,8 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         _refuse_capturing(dict(inputs=inputs, ranks=ranks, world=world, roles=roles, **how), steady_state=steady_state,
                           run=run)  # fmt: skip
         return Profile(model, device=None if device is None else str(device), **settings)
+    if isinstance(model, _capture.Capture):
+        raise TypeError("profile() requires the graph of a Capture: pass session.finish()")
     if inputs is None:
         raise TypeError("profile() of a model requires inputs: a tensor, shapes, or a string such as 'f32[8,16]'")
     how["device"] = "cuda" if device is None else device
