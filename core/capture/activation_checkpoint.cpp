@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -88,7 +89,7 @@ class RandomStates {
     for (const at::Tensor& input : inputs) {
       if (!input.defined() || !input.is_cuda()) continue;
       const c10::Device device = with_index(input.device());
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+      if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
     }
     for (const c10::Device device : devices) {
       at::Tensor state = take(device);
@@ -170,16 +171,11 @@ namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
 
-// Marks a run as a region of the active capture, if there is one.
-class RunScope {
- public:
-  explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
-  ~RunScope() { runs_.leave(); }
-  C10_DISABLE_COPY_AND_ASSIGN(RunScope);
-
- private:
-  ExternalCheckpoint& runs_;
-};
+// Marks a run as a region of the active capture, if there is one, for the lifetime of the result.
+auto run_scope(ExternalCheckpoint& runs) {
+  runs.enter();
+  return c10::make_scope_exit([&runs] { runs.leave(); });
+}
 
 // ---- Forward: saved tensors are discarded
 
@@ -269,7 +265,7 @@ std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tens
 std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
   inputs_.reserve(inputs.size());
   for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
-  const RunScope region(runs_);
+  const auto region = run_scope(runs_);
   if (options_.preserve_random_state) random_ = RandomStates(inputs);
   Forward observer(*this);
   const SavedTensorScope scope(&observer);
@@ -337,7 +333,7 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
       },
       saved_tensor_observer_of_mode());
   try {
-    const RunScope region(runs_);
+    const auto region = run_scope(runs_);
     const c10::AutoGradMode grad_mode(true);
     const AutocastState::Restored autocast(autocast_);
     const RandomStates::Restored random(random_);

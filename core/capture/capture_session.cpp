@@ -20,14 +20,10 @@ void forget_input_contents(const at::Tensor& tensor) {
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
 
-Tensors tensors_of(const torch::nn::Module& root) {
+CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
   Tensors tensors = root.parameters();
   for (const at::Tensor& buffer : root.buffers()) tensors.push_back(buffer);
-  return tensors;
-}
-
-CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
-  options.mode = options_around(tensors_of(root), {}, std::move(options.mode));
+  options.mode = options_around(tensors, {}, std::move(options.mode));
   return options;
 }
 

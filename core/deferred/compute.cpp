@@ -23,18 +23,15 @@ namespace {
 // Restores the default dtype that was active during recording, for operators whose result dtype depends on it.
 class DefaultDtype {
  public:
-  explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) {
-    if (dtype != before_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(dtype));
-    changed_ = dtype != before_;
-  }
-  ~DefaultDtype() {
-    if (changed_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(before_));
-  }
+  explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) { set(dtype); }
+  ~DefaultDtype() { set(before_); }
   C10_DISABLE_COPY_AND_ASSIGN(DefaultDtype);
 
  private:
-  at::ScalarType before_;
-  bool changed_ = false;
+  static void set(at::ScalarType dtype) {
+    if (dtype != c10::get_default_dtype_as_scalartype()) c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  const at::ScalarType before_;
 };
 
 // Finds the overload of `op` with an additional generator argument (aten::rand -> aten::rand.generator); nullopt if

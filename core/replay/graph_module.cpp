@@ -115,11 +115,9 @@ void GraphModule::refuse_training() const {
 // Turns sg::constant into sg::buffer, so that constants are moved and saved like buffers.
 void GraphModule::own_constants() {
   std::vector<NodeId> constants;
-  for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).target == target_of(Builtin::kConstant)) constants.push_back(node);
-  }
   std::unordered_set<std::string> taken;
   for (const NodeId node : graph_.nodes()) {
+    if (graph_.node(node).target == target_of(Builtin::kConstant)) constants.push_back(node);
     if (is_bound(graph_, node)) taken.insert(graph_.text(graph_.arguments(node)[0].string));
   }
   size_t number = 0;
