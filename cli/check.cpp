@@ -30,11 +30,6 @@ namespace {
 
 using nlohmann::json;
 
-// The data that `check` saves and compares: totals of a program, broken down by origin.
-//
-// A baseline file is byte-identical on every machine: integers, sorted names, no measurements, no dates. Times are
-// rounded to nanoseconds to hide floating-point noise.
-
 // The origin of a storage or a kernel.
 struct Maker {
   std::string kind;    // storage kind, "activation", or the kernel's phase, "backward"
@@ -43,6 +38,8 @@ struct Maker {
   friend auto operator<=>(const Maker&, const Maker&) = default;
 };
 
+// Totals of a program, broken down by origin. A file is byte-identical on every machine: integers, sorted names, no
+// measurements, no dates. Times are rounded to nanoseconds to hide floating-point noise.
 struct Baseline {
   using Amounts = std::map<Maker, int64_t>;
 
@@ -233,13 +230,11 @@ std::string starred(const std::string& path) {
   constexpr std::string_view kUnnamed = "sg::input input";
   if (path.starts_with(kUnnamed)) return std::string(kUnnamed) + "*";
   std::string text;
-  size_t at = 0;
-  while (at <= path.size()) {
-    const size_t end = std::min(path.find('.', at), path.size());
+  for (size_t at = 0, end = 0; at <= path.size(); at = end + 1) {
+    end = std::min(path.find('.', at), path.size());
     const std::string step = path.substr(at, end - at);
     const bool number = !step.empty() && step.find_first_not_of("0123456789") == step.npos;
     text += (at == 0 ? "" : ".") + (number ? "*" : step);
-    at = end + 1;
   }
   return text;
 }
@@ -265,7 +260,7 @@ std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::A
   for (auto& [key, row] : rows) {
     if (row.delta() > 0) grown.push_back(std::move(row));
   }
-  std::stable_sort(grown.begin(), grown.end(), [](const Growth& a, const Growth& b) { return a.delta() > b.delta(); });
+  std::ranges::stable_sort(grown, std::ranges::greater(), &Growth::delta);
   return grown;
 }
 

@@ -355,13 +355,9 @@ nlohmann::json host_reads_in_python(const HostReads& reads) {
   return answers;
 }
 
-template <class Value>
-nlohmann::json or_null(const std::optional<Value>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json();
-}
-
-nlohmann::json dtype_in_python(const std::optional<c10::ScalarType>& dtype) {
-  return dtype ? nlohmann::json(dtype_name(*dtype)) : nlohmann::json();
+nlohmann::json or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
+nlohmann::json or_null(const std::optional<c10::ScalarType>& dtype) {
+  return dtype ? nlohmann::json(dtype_name(*dtype)) : nullptr;
 }
 
 // Rejects options that only Python models support.
@@ -437,7 +433,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"optimizer", to_string(request.optimizer)},
           {"foreach", request.foreach},
           {"device", request.device.str()},
-          {"dtype", dtype_in_python(request.dtype)},
+          {"dtype", or_null(request.dtype)},
           {"attention", to_string(request.attention)},
           {"layers", request.layers},
           {"steady_state", request.steady_state},
@@ -447,7 +443,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"world", request.world},
           {"debug", request.debug},
           {"training",
-           {{"autocast", dtype_in_python(request.autocast)},
+           {{"autocast", or_null(request.autocast)},
             {"accumulate", training.accumulate},
             {"clip_grad_norm", or_null(training.clip_grad_norm)},
             {"grad_scaler", training.grad_scaler},
