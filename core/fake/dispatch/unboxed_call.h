@@ -262,7 +262,10 @@ class UnboxedCall<Operator, Return(Args...)> {
     void take_operands() {}
     void show_arguments(CallObserver& observer) {
       std::apply(
-          [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
+          [&](auto&... each) {
+            const CallArgument views[] = {CallArgument::of(each)...};
+            observer.begin_call(info, std::span<const CallArgument>(views, sizeof...(Args)));
+          },
           args);
     }
     bool may_start_literal() {
@@ -327,18 +330,7 @@ class UnboxedCall<Operator, Return(Args...)> {
                                                                 std::forward<Args>(args)...);
   }
 
-  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
-    if (!info.copies_operands || !device.is_cpu()) return false;
-    OperandDtypes operands;
-    const auto see = [&]<class T>(const T& argument) {
-      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
-    };
-    (see(args), ...);
-    return operands.may_be_copied();
-  }
-
-  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
-    if (!info.checks_dtypes) return false;
+  static OperandDtypes dtypes_of(const std::decay_t<Args>&... args) {
     OperandDtypes operands;
     const auto see = [&]<class T>(const T& argument) {
       if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
@@ -347,7 +339,13 @@ class UnboxedCall<Operator, Return(Args...)> {
       }
     };
     (see(args), ...);
-    return operands.may_be_refused();
+    return operands;
+  }
+  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
+    return info.copies_operands && device.is_cpu() && dtypes_of(args...).may_be_copied();
+  }
+  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    return info.checks_dtypes && dtypes_of(args...).may_be_refused();
   }
 
   static Return on_meta(const OperatorInfo& info, Args... args) {
@@ -376,12 +374,6 @@ class UnboxedCall<Operator, Return(Args...)> {
     } else {
       return false;
     }
-  }
-
-  template <auto show>
-  static void show_arguments(CallObserver& observer, const OperatorInfo& info, const std::decay_t<Args>&... args) {
-    const CallArgument views[] = {CallArgument::of(args)...};
-    (observer.*show)(info, std::span<const CallArgument>(views, sizeof...(Args)));
   }
 };
 

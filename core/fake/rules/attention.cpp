@@ -178,22 +178,13 @@ SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
     order.insert(order.begin(), SDPBackend::cudnn_attention);
   }
   for (const SDPBackend backend : order) {
-    switch (backend) {
-      case SDPBackend::cudnn_attention:
-        if (can_use_cudnn(params)) return backend;
-        break;
-      case SDPBackend::flash_attention:
-        if (can_use_flash(params)) return backend;
-        break;
-      case SDPBackend::efficient_attention:
-        if (can_use_efficient(params)) return backend;
-        break;
-      case SDPBackend::math:
-        if (device_profile().math_attention && at::globalContext().userEnabledMathSDP()) return backend;
-        break;
-      default:
-        break;
-    }
+    const bool usable = backend == SDPBackend::cudnn_attention   ? can_use_cudnn(params)
+                        : backend == SDPBackend::flash_attention ? can_use_flash(params)
+                        : backend == SDPBackend::efficient_attention
+                            ? can_use_efficient(params)
+                            : backend == SDPBackend::math && device_profile().math_attention &&
+                                  at::globalContext().userEnabledMathSDP();
+    if (usable) return backend;
   }
   TORCH_CHECK(false, "No available kernel. Aborting execution.");
 }
@@ -215,14 +206,8 @@ SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
 
 // Selects the kernel for CUDA, XPU and MPS from the operands and the profile. Throws eager's error if there is none.
 SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params& params) {
-  switch (device) {
-    case c10::DeviceType::XPU:
-      return choose_on_xpu(params);
-    case c10::DeviceType::MPS:
-      return SDPBackend::math;
-    default:
-      return choose_on_cuda(params);
-  }
+  if (device == c10::DeviceType::XPU) return choose_on_xpu(params);
+  return device == c10::DeviceType::MPS ? SDPBackend::math : choose_on_cuda(params);
 }
 
 // ---- Scaled dot product attention
@@ -647,13 +632,6 @@ FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
 // computes, of all samples and query heads, in blocks that its mask does not skip; negative: all of them, because the
 // mask depends on unknown data. `buffers` are tensors that the mask and both functions read.
 
-constexpr const char* kFlexAttention =
-    "flex_attention(Tensor query, Tensor key, Tensor value, int scores, float scale, Tensor[] buffers) -> "
-    "(Tensor output, Tensor logsumexp, Tensor max_scores)";
-constexpr const char* kFlexAttentionBackward =
-    "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logsumexp, "
-    "int scores, float scale, Tensor[] buffers) -> (Tensor, Tensor, Tensor)";
-
 // Returns a dense tensor with the query's order of dimensions.
 Tensor flex_output(const Tensor& query, const Tensor& value) {
   std::vector<int64_t> order = {0, 1, 2, 3}, sizes(4), back(4);
@@ -674,8 +652,12 @@ ThreeTensors flex_attention(const Tensor& query, const Tensor& key, const Tensor
 }
 
 TORCH_LIBRARY_FRAGMENT(shadowgraph, library) {
-  library.def(kFlexAttention);
-  library.def(kFlexAttentionBackward);
+  library.def(
+      "flex_attention(Tensor query, Tensor key, Tensor value, int scores, float scale, Tensor[] buffers) -> "
+      "(Tensor output, Tensor logsumexp, Tensor max_scores)");
+  library.def(
+      "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor output, "
+      "Tensor logsumexp, int scores, float scale, Tensor[] buffers) -> (Tensor, Tensor, Tensor)");
 }
 
 // Splits a projection [B, T, 3 D] into heads: three views of one tensor.

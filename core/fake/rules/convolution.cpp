@@ -64,17 +64,9 @@ struct ConvolutionKernel {
 
 // Returns whether it is an im2col kernel, which rejects empty results and processes one group at a time.
 bool is_slow_kernel(ConvBackend backend) {
-  switch (backend) {
-    case ConvBackend::Slow2d:
-    case ConvBackend::Slow3d:
-    case ConvBackend::SlowDilated2d:
-    case ConvBackend::SlowDilated3d:
-    case ConvBackend::SlowTranspose2d:
-    case ConvBackend::SlowTranspose3d:
-      return true;
-    default:
-      return false;
-  }
+  using enum ConvBackend;
+  return backend == Slow2d || backend == Slow3d || backend == SlowDilated2d || backend == SlowDilated3d ||
+         backend == SlowTranspose2d || backend == SlowTranspose3d;
 }
 
 Tensor contiguous_in(const Tensor& tensor, MemoryFormat wanted) {
@@ -303,11 +295,8 @@ struct Call {
 
   bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
 
-  // The slow kernels reject empty results and process one group at a time.
-  bool on_slow_kernel() const { return is_slow_kernel(backend); }
-
   Tensor output() const {
-    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
+    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !is_slow_kernel(backend));
     if (backend == ConvBackend::Empty) return result(empty_output(sizes));
     return result(rules::empty(sizes, input, joined_format(sizes, 1, format)));
   }
@@ -335,7 +324,7 @@ struct Call {
 
   // cat of the groups' results uses the suggested format of each.
   MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
-    if (parameters.groups == 1 || !on_slow_kernel() || of_each == MemoryFormat::Contiguous) return of_each;
+    if (parameters.groups == 1 || !is_slow_kernel(backend) || of_each == MemoryFormat::Contiguous) return of_each;
     DimVector group(sizes);
     group[dimension] /= parameters.groups;
     return rules::empty(group, input, of_each).suggest_memory_format();
@@ -540,11 +529,9 @@ ThreeTensors slow_conv2d_backward(const Tensor& grad, const Tensor& x, const Ten
   // The kernel checks only the weight's format to decide whether the gradient's is valid.
   TORCH_CHECK(on_cuda() || !wanted[1] || format == MemoryFormat::Contiguous || weight.is_contiguous(format),
               "slow_conv2d: grad_weight must be contiguous");
-  ThreeTensors grads;
-  if (wanted[0]) std::get<0>(grads) = rules::empty(x.sizes(), x, format);
-  if (wanted[1]) std::get<1>(grads) = rules::empty(weight.sizes(), weight, format);
-  if (wanted[2]) std::get<2>(grads) = rules::empty({weight.size(0)}, grad);
-  return grads;
+  return {wanted[0] ? rules::empty(x.sizes(), x, format) : Tensor(),
+          wanted[1] ? rules::empty(weight.sizes(), weight, format) : Tensor(),
+          wanted[2] ? rules::empty({weight.size(0)}, grad) : Tensor()};
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> slow_conv2d_backward_out(const Tensor& grad, const Tensor& x,

@@ -235,12 +235,10 @@ ThreeTensors native_layer_norm(const Tensor& input, IntArrayRef normalized, cons
 ThreeTensors native_layer_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef normalized,
                                         const Tensor& mean, const Tensor& rstd, const OptionalTensor& weight,
                                         const OptionalTensor& bias, std::array<bool, 3> output_mask) {
-  ThreeTensors grads;
   const ScalarType dtype = given(weight) ? weight->scalar_type() : input.scalar_type();
-  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
-  if (output_mask[1]) std::get<1>(grads) = rules::empty(normalized, dtype);
-  if (output_mask[2]) std::get<2>(grads) = rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype);
-  return grads;
+  return {output_mask[0] ? empty_contiguous_like(input) : Tensor(),
+          output_mask[1] ? rules::empty(normalized, dtype) : Tensor(),
+          output_mask[2] ? rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype) : Tensor()};
 }
 
 // ---- Root mean square norm
@@ -251,10 +249,8 @@ TwoTensors fused_rms_norm(const Tensor& input, IntArrayRef normalized, const Opt
 }
 
 TwoTensors fused_rms_norm_backward(const Tensor& input, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
-  TwoTensors grads;
-  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
-  if (output_mask[1] && given(weight)) std::get<1>(grads) = empty_contiguous_like(*weight);
-  return grads;
+  return {output_mask[0] ? empty_contiguous_like(input) : Tensor(),
+          output_mask[1] && given(weight) ? empty_contiguous_like(*weight) : Tensor()};
 }
 
 // A libtorch without CUDA has no CUDA kernel for _fused_rms_norm and would decompose it. One with CUDA runs its
@@ -269,6 +265,10 @@ TwoTensors fused_rms_norm_as_one_operator(const Tensor& input, IntArrayRef norma
 
 // ---- Group norm
 
+Tensor group_norm_result(const Tensor& input) {
+  return on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
+}
+
 ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                int64_t batch, int64_t channels, int64_t spatial, int64_t groups, double /*eps*/) {
   TORCH_CHECK(groups > 0 && channels % groups == 0, "Expected number of channels in input to be divisible by ",
@@ -279,20 +279,15 @@ ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight
                   input.is_contiguous(on_cuda() ? MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
-  return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),
-          rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
+  return {group_norm_result(input), rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
 }
 
 ThreeTensors native_group_norm_backward(const Tensor& input, const OptionalTensor& weight, int64_t channels,
                                         std::array<bool, 3> output_mask) {
-  ThreeTensors grads;
   const ScalarType dtype = parameter_dtype(input, {&weight});
-  if (output_mask[0]) {
-    std::get<0>(grads) = on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
-  }
-  if (output_mask[1]) std::get<1>(grads) = rules::empty({channels}, dtype);
-  if (output_mask[2]) std::get<2>(grads) = rules::empty({channels}, dtype);
-  return grads;
+  return {output_mask[0] ? group_norm_result(input) : Tensor(),
+          output_mask[1] ? rules::empty({channels}, dtype) : Tensor(),
+          output_mask[2] ? rules::empty({channels}, dtype) : Tensor()};
 }
 
 // ---- Weight norm

@@ -261,16 +261,9 @@ FiveTensors fused_gru_cell_backward(const Tensor& grad_hy, const Tensor& workspa
 bool uses_cudnn(const Tensor& input) {
   if (!input.is_cuda() || !device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0)
     return false;
-  switch (input.scalar_type()) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-      return true;
-    case at::kBFloat16:
-      return device_profile().sm_major >= 8;
-    default:
-      return false;
-  }
+  const ScalarType dtype = input.scalar_type();
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
+         (dtype == at::kBFloat16 && device_profile().sm_major >= 8);
 }
 
 // Returns the buffer that all parameters are views of; undefined if they do not have cuDNN's layout.
@@ -313,33 +306,30 @@ bool is_cast(const Tensor& input, TensorList weights) {
   return is_autocast_enabled(input.device().type()) && weights[0].scalar_type() != at::kDouble;
 }
 
-FiveTensors call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, const Tensor& cx, TensorList weights,
-                       bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
-                       bool batch_first, IntArrayRef batch_sizes = {}) {
-  int64_t hidden_size = hx.size(2);
-  int64_t proj_size = 0;
-  if (cx.defined() && cx.size(2) != hx.size(2)) {
-    hidden_size = cx.size(2);
-    proj_size = hx.size(2);
-  }
+// Returns the output and the final states.
+std::vector<Tensor> call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, const Tensor& cx,
+                               TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
+                               bool bidirectional, bool batch_first, IntArrayRef batch_sizes = {}) {
+  const bool projected = cx.defined() && cx.size(2) != hx.size(2);
+  const int64_t hidden_size = projected ? cx.size(2) : hx.size(2);
+  const int64_t proj_size = projected ? hx.size(2) : 0;
   const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
   Tensor dropout_state;
   if (train && dropout > 0.0) {
     dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
   }
-  if (is_cast(input, weights)) {
-    const AutocastScope off(input.device().type(), std::nullopt, /*enabled=*/false);
-    const auto half = [&](const Tensor& tensor) { return tensor.defined() ? tensor.to(at::kHalf) : tensor; };
-    const HalfWeights cast = weights[0].scalar_type() == at::kHalf
-                                 ? HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()}
-                                 : weights_in_half(weights);
-    return at::_cudnn_rnn(half(input), cast.copies, has_biases ? 4 : 2, optional(cast.buffer), half(hx),
-                          optional(half(cx)), static_cast<int64_t>(mode), hidden_size, proj_size, num_layers,
-                          batch_first, dropout, train, bidirectional, batch_sizes, optional(dropout_state));
-  }
-  return at::_cudnn_rnn(input, weights, has_biases ? 4 : 2, optional(shared_buffer(weights)), hx, optional(cx),
-                        static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first, dropout, train,
-                        bidirectional, batch_sizes, optional(dropout_state));
+  const bool casts = is_cast(input, weights);
+  std::optional<AutocastScope> off;
+  if (casts) off.emplace(input.device().type(), std::nullopt, /*enabled=*/false);
+  const auto operand = [&](const Tensor& tensor) { return casts && tensor.defined() ? tensor.to(at::kHalf) : tensor; };
+  const HalfWeights own = casts && weights[0].scalar_type() != at::kHalf
+                              ? weights_in_half(weights)
+                              : HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()};
+  const auto [output, hidden, cell, reserve, buffer] =
+      at::_cudnn_rnn(operand(input), own.copies, has_biases ? 4 : 2, optional(own.buffer), operand(hx),
+                     optional(operand(cx)), static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first,
+                     dropout, train, bidirectional, batch_sizes, optional(dropout_state));
+  return {output, hidden, cell};
 }
 
 // Runs the composite's own decomposition, for inputs where it does not use cuDNN and oneDNN behaves as on this machine.
@@ -443,14 +433,11 @@ ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool h
   if (input.is_cpu() && !mkldnn_matches_this_machine(input.scalar_type(), device_profile().cpu)) {
     return lstm_on_cpu(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   }
-  if (!uses_cudnn(input)) {
-    const auto r = decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
-                                             bidirectional, batch_first});
-    return {r[0], r[1], r[2]};
-  }
-  const auto r = call_cudnn(RnnMode::kLstm, input, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
-                            bidirectional, batch_first);
-  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+  const auto r = uses_cudnn(input) ? call_cudnn(RnnMode::kLstm, input, hx[0], hx[1], weights, has_biases, num_layers,
+                                                dropout, train, bidirectional, batch_first)
+                                   : decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers,
+                                                               dropout, train, bidirectional, batch_first});
+  return {r[0], r[1], r[2]};
 }
 
 constexpr const char* name_of(RnnMode mode) {
@@ -460,14 +447,12 @@ constexpr const char* name_of(RnnMode mode) {
 template <RnnMode mode>
 TwoTensors one_state(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
                      double dropout, bool train, bool bidirectional, bool batch_first) {
-  if (!uses_cudnn(input)) {
-    const auto r = decomposed(
-        name_of(mode), {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
-    return {r[0], r[1]};
-  }
   const auto r =
-      call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
-  return {std::get<0>(r), std::get<1>(r)};
+      uses_cudnn(input)
+          ? call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+          : decomposed(name_of(mode),
+                       {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
+  return {r[0], r[1]};
 }
 
 // ---- Packed sequences: the batch size of each step is known on the host
@@ -479,29 +464,27 @@ IntArrayRef steps_of(const Tensor& batch_sizes) {
 ThreeTensors packed_lstm(const Tensor& data, const Tensor& batch_sizes, TensorList hx, TensorList weights,
                          bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  if (!uses_cudnn(data)) {
-    const auto r = decomposed(
-        "aten::lstm",
-        {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train, bidirectional}, "data");
-    return {r[0], r[1], r[2]};
-  }
-  const auto r = call_cudnn(RnnMode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
-                            bidirectional, /*batch_first=*/false, steps_of(batch_sizes));
-  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+  const auto r = uses_cudnn(data)
+                     ? call_cudnn(RnnMode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
+                                  bidirectional, /*batch_first=*/false, steps_of(batch_sizes))
+                     : decomposed("aten::lstm",
+                                  {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
+                                   bidirectional},
+                                  "data");
+  return {r[0], r[1], r[2]};
 }
 
 template <RnnMode mode>
 TwoTensors packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, TensorList weights, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional) {
-  if (!uses_cudnn(data)) {
-    const auto r = decomposed(
-        name_of(mode), {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional},
-        "data");
-    return {r[0], r[1]};
-  }
-  const auto r = call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
-                            /*batch_first=*/false, steps_of(batch_sizes));
-  return {std::get<0>(r), std::get<1>(r)};
+  const auto r =
+      uses_cudnn(data)
+          ? call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
+                       /*batch_first=*/false, steps_of(batch_sizes))
+          : decomposed(name_of(mode),
+                       {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional},
+                       "data");
+  return {r[0], r[1]};
 }
 
 }  // namespace

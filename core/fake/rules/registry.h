@@ -142,16 +142,8 @@ inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::Scala
 // ---- oneDNN's capabilities on a CPU
 
 inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
-  switch (dtype) {
-    case c10::kFloat:
-      return true;
-    case c10::kBFloat16:
-      return cpu.mkldnn_bf16;
-    case c10::kHalf:
-      return cpu.mkldnn_fp16;
-    default:
-      return false;
-  }
+  return dtype == c10::kFloat || (dtype == c10::kBFloat16 && cpu.mkldnn_bf16) ||
+         (dtype == c10::kHalf && cpu.mkldnn_fp16);
 }
 
 // Returns whether libtorch, which queries this machine's processor, gives the right result for the simulated one.
