@@ -300,9 +300,8 @@ Results clamp(const Call& call) {
   return {x};
 }
 
-Results fill(const Call& call) { return {call.tensor(1)}; }
+Results second(const Call& call) { return {call.tensor(1)}; }
 Results zero(const Call& call) { return {call.build.constant(0, call.result_dtype())}; }
-Results copy(const Call& call) { return {call.tensor(1)}; }
 
 }  // namespace
 
@@ -311,8 +310,8 @@ std::vector<KernelRow> pointwise_rows() {
   return {
       {"clone", identity},
       {"_to_copy", identity},
-      {"copy_", copy},
-      {"fill_", fill},
+      {"copy_", second},
+      {"fill_", second},
       {"zero_", zero},
       {"neg", negate},
       {"abs", absolute},

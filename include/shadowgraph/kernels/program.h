@@ -297,6 +297,7 @@ class KernelCache {
   void finish(const KernelRef& kernel, KernelFunction function, const std::string& problem);
   bool write_manifest(const Kernel& kernel, const std::string& digest);
   void enforce_limit();
+  void count(int64_t KernelCacheStats::*event);
 
   const KernelCacheOptions options_;
   const std::shared_ptr<const KernelBackend> backend_;
