@@ -16,8 +16,9 @@
 #include "shadowgraph/graph/target.h"
 
 namespace at {
+struct Generator;
 class Tensor;
-}
+}  // namespace at
 
 namespace shadowgraph {
 
