@@ -623,7 +623,9 @@ class RecomputeSchedule::Decision {
   }
 
   c10::Device device_of(StorageId generator) const {
-    return std::ranges::find(effects_.generators(), generator, &Effects::Generator::storage)->device;
+    // The pseudo storage of collectives has no device.
+    const auto found = std::ranges::find(effects_.generators(), generator, &Effects::Generator::storage);
+    return found == effects_.generators().end() ? c10::Device(c10::DeviceType::CPU) : found->device;
   }
 
   // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it
