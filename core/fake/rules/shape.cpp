@@ -252,7 +252,7 @@ void record_stream(Tensor& x, c10::Stream stream) {
 
 // ---- Optimizer and gradient scaler steps
 
-void nothing() {}
+void update_lists() {}
 
 Tensor& amp_update_scale_(Tensor& scale) { return scale; }
 
@@ -308,7 +308,7 @@ void register_shape(RuleRegistry& registry) {
       {"aten::_fused_adam_", "aten::_fused_adam_.tensor_lr", "aten::_fused_adamw_", "aten::_fused_adamw_.tensor_lr",
        "aten::_fused_sgd_", "aten::_fused_sgd_.tensor_lr", "aten::_fused_adagrad_", "aten::_fused_adagrad_.tensor_lr",
        "aten::_amp_foreach_non_finite_check_and_unscale_"},
-      &nothing);
+      &update_lists);
   registry.add("aten::_pin_memory", &pin_memory);
   registry.add("aten::is_pinned", &is_pinned);
   registry.add_partial({"aten::_amp_update_scale_"}, &amp_update_scale_);
