@@ -397,7 +397,7 @@ def _on_device(args, kwargs, device, dtype, mode, created):
 
 def _named(args, kwargs):
     """Returns (name, tensor) for each distinct input."""
-    named = {}
+    named: dict[int, tuple[str, torch.Tensor]] = {}
 
     def leaf(path, tensor):
         named.setdefault(id(tensor), (path, tensor))
