@@ -283,7 +283,10 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   }
   // Last, because a gradient's gradient may lead back here.
   if (!real.is_leaf() || !real.requires_grad()) return fake;
-  const at::Tensor gradient = real.grad();  // held, since another thread may train the module
+  // Another thread may train the module. lock() refuses a gradient whose PyObject is being freed by zero_grad, which runs
+  // Python callbacks before it resets the field.
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  const at::Tensor gradient(WeakTensor(real.grad().getIntrusivePtr()).lock());
   if (gradient.defined() && gradient.layout() == c10::Layout::Strided) {
     fake.mutable_grad() = fake_of_real(gradient, mode, pretended);
   }
