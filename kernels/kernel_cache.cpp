@@ -25,6 +25,7 @@
 #include <thread>
 #include <tuple>
 #include <unistd.h>
+#include <utility>
 
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/kernels/program.h"
@@ -43,6 +44,49 @@ struct CacheManifest {
   std::string identity;  // of the back end, the second half of the key
   std::string digest;    // of the library
   std::map<std::string, std::string> verdicts;
+};
+
+// A lock on a file, held for the lifetime of the object, or until the process ends. A child of fork() would inherit the
+// descriptor, hold the lock as well and wait for itself, so it closes the descriptors in its copy of `open`.
+class FileLock {
+ public:
+  struct Open {
+    std::mutex mutex;
+    std::set<int> descriptors;
+  };
+  static Open& open() {
+    static auto* open = new Open;
+    return *open;
+  }
+
+  // `held()` is false if the file cannot be created.
+  explicit FileLock(const std::string& path, int flags = 0) {
+    {
+      const std::lock_guard lock(open().mutex);
+      descriptor_ = ::open(path.c_str(), flags | O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+      if (held()) open().descriptors.insert(descriptor_);
+    }
+    while (held() && ::flock(descriptor_, LOCK_EX) != 0) {
+      if (errno != EINTR) close();
+    }
+  }
+  ~FileLock() {
+    if (held()) close();
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+  bool held() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  void close() {
+    const std::lock_guard lock(open().mutex);
+    open().descriptors.erase(descriptor_);
+    ::close(std::exchange(descriptor_, -1));
+  }
+
+  int descriptor_ = -1;
 };
 
 constexpr int kManifestVersion = 2;  // 2: entries are listed in the index
@@ -128,15 +172,11 @@ std::set<std::string> read_index(const std::string& directory) {
 bool add_to_index(const std::string& directory, const std::string& stem) {
   const std::string name = fs::path(stem).lexically_relative(directory).string();
   if (read_index(directory).contains(name)) return true;
-  const int file = ::open(index_path(directory).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file < 0) return false;
-  // Two processes must not both write the heading.
-  while (::flock(file, LOCK_EX) != 0 && errno == EINTR) {}
-  const bool is_new = ::lseek(file, 0, SEEK_END) == 0;
+  const FileLock file(index_path(directory), O_APPEND);  // two processes must not both write the heading
+  if (!file.held()) return false;
+  const bool is_new = ::lseek(file.descriptor(), 0, SEEK_END) == 0;
   const std::string line = (is_new ? std::string(kIndexHeading) + '\n' : "") + name + '\n';
-  const bool written = ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  ::close(file);
-  return written;
+  return ::write(file.descriptor(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
 void warn_once(const std::string& problem) {
@@ -348,6 +388,7 @@ class KernelCache::Jobs {
 
   // fork() copies mutexes in their present state, so all are held meanwhile.
   static void before_fork() {
+    FileLock::open().mutex.lock();
     all().mutex.lock();
     for (Jobs* jobs : all().jobs) {
       jobs->cache_.mutex_.lock();
@@ -361,8 +402,11 @@ class KernelCache::Jobs {
       jobs->unlock_cache();
     }
     all().mutex.unlock();
+    FileLock::open().mutex.unlock();
   }
   static void after_fork_in_child() {
+    for (const int descriptor : std::exchange(FileLock::open().descriptors, {})) ::close(descriptor);
+    FileLock::open().mutex.unlock();
     const std::set<Jobs*> before = std::exchange(all().jobs, {});
     all().mutex.unlock();
     for (Jobs* jobs : before) {
@@ -537,31 +581,6 @@ void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const
   kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
 }
 
-// A lock held by one process and thread for the lifetime of the object. Released if the process ends.
-class EntryLock {
- public:
-  // `held()` is false if the lock file cannot be created.
-  explicit EntryLock(const std::string& path) {
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0) {
-      if (errno == EINTR) continue;
-      ::close(descriptor_);
-      descriptor_ = -1;
-    }
-  }
-
-  ~EntryLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-
-  EntryLock(const EntryLock&) = delete;
-  EntryLock& operator=(const EntryLock&) = delete;
-  bool held() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
-
 void KernelCache::obtain(const KernelRef& kernel) {
   std::string problem;
   try {
@@ -569,7 +588,7 @@ void KernelCache::obtain(const KernelRef& kernel) {
     const bool stores = options_.mode == KernelCacheMode::kReadWrite;
     bool keep = stores && !stem.empty() && prepare_entry(directory_, stem);
     if (keep) {
-      const EntryLock lock(stem + ".lock");
+      const FileLock lock(stem + ".lock");
       if (lock.held() && load_entry(kernel)) return;
       keep = lock.held() && kernel->stem_ == stem;  // else another process has put other files there
       if (keep) problem = make_entry(kernel, true);
@@ -666,7 +685,7 @@ void KernelCache::set_verdict(const KernelRef& kernel, const std::string& subjec
     known = verdict;
   }
   if (options_.mode != KernelCacheMode::kReadWrite || kernel->stem_.empty()) return;
-  const EntryLock lock(kernel->stem_ + ".lock");
+  const FileLock lock(kernel->stem_ + ".lock");
   if (!lock.held()) return;
   try {
     CacheManifest manifest = read_manifest(kernel->stem_ + ".json");

@@ -281,16 +281,18 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   } else {
     mode->memo.tensors.emplace(key, std::move(entry));
   }
-  // Last, because a gradient's gradient may lead back here.
-  if (!real.is_leaf() || !real.requires_grad()) return fake;
-  // Another thread may train the module. lock() refuses a gradient whose PyObject is being freed by zero_grad, which runs
-  // Python callbacks before it resets the field.
-  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  const at::Tensor gradient(WeakTensor(real.grad().getIntrusivePtr()).lock());
-  if (gradient.defined() && gradient.layout() == c10::Layout::Strided) {
-    fake.mutable_grad() = fake_of_real(gradient, mode, pretended);
-  }
   return fake;
+}
+
+void convert_gradient(const at::Tensor& fake, const at::Tensor& real, ModeState& mode) {
+  if (!real.is_leaf() || !real.requires_grad()) return;
+  const std::lock_guard lock(mode.memo_mutex);
+  auto* entry = find_entry(mode.memo.tensors, real.unsafeGetTensorImpl(), fake.device());
+  if (entry == nullptr || std::exchange(entry->has_gradient, true) || fake.grad().defined()) return;
+  const at::Tensor gradient = real.grad();
+  if (!gradient.defined() || gradient.layout() != c10::Layout::Strided) return;
+  fake.mutable_grad() = fake_of_real(gradient, &mode, fake.device());
+  convert_gradient(fake.grad(), gradient, mode);
 }
 
 bool copy_contents_if_kept(const at::Tensor& fake, const at::Tensor& real, const ModeState& mode) {

@@ -13,6 +13,9 @@ namespace shadowgraph {
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 // The same, but also converts a fake of another mode.
 at::Tensor new_fake_of(const at::Tensor& tensor, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
+// Gives the fake of a leaf the fake of the leaf's gradient, once; later the program assigns it. Not to be called while
+// another thread trains the leaf: libtorch frees a gradient before it clears the field.
+void convert_gradient(const at::Tensor& fake, const at::Tensor& real, ModeState& mode);
 
 // Returns the storage shared by the fakes on `device` of a real storage's tensors, with its contents if they are known.
 c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device);

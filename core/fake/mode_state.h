@@ -42,6 +42,7 @@ struct ConversionMemo {
     std::vector<int64_t> geometry;
     uint32_t version = 0;
     bool has_contents = false;
+    bool has_gradient = false;  // the real tensor's gradient, if any, was converted
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> real{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
     at::Tensor fake;

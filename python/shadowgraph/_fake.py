@@ -57,12 +57,15 @@ class Scope(_C.Context):
             raise _C.Error("this mode is not active; enter it using `with`")
         return self._inside
 
-    def from_real(self, tensor, device=None):
+    def from_real(self, tensor, device=None, with_gradient=True):
         """Returns the fake tensor of a real tensor, always the same one, on `device` (default: that of `tensor`).
 
         That of a torch.nn.Parameter is a Parameter.
+
+        with_gradient: also convert its gradient. False while another thread trains it: torch frees a gradient before it
+            clears `.grad`.
         """
-        fake = self._active().from_real(tensor, None if device is None else str(device))
+        fake = self._active().from_real(tensor, None if device is None else str(device), with_gradient)
         if isinstance(tensor, torch.nn.Parameter) and type(fake) is torch.Tensor:
             fake.__class__ = torch.nn.Parameter  # as in UninitializedParameter; a copy would not be "the same one"
         return fake
@@ -147,8 +150,8 @@ class fake(Scope):
             self._lasting = super()._create(device_count)
         return self._lasting
 
-    def from_real(self, tensor, device=None):
-        fake = super().from_real(tensor, device)
+    def from_real(self, tensor, device=None, with_gradient=True):
+        fake = super().from_real(tensor, device, with_gradient)
         # The mode keeps the fake tensor while the real one is alive; C++ is notified when that is freed.
         if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
             inside, real, address = self._inside, self._real, tensor._cdata

@@ -223,7 +223,8 @@ class Converted(_C.Cleanup):
         return known[1]
 
     def _fake_part(self, part):
-        return part if _C.is_fake(part) else self._mode.from_real(part, self._device)
+        # Gradients are not part of the program, and another thread may be training the module.
+        return part if _C.is_fake(part) else self._mode.from_real(part, self._device, with_gradient=False)
 
     def _own(self, tensor):
         """Returns the fake tensor for a tensor subclass, moved to the device by that class."""

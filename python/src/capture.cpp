@@ -148,8 +148,8 @@ class Session {
     if (!session_) throw Error("this capture is not active; enter it using `with`");
     return *session_;
   }
-  at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
-    return get().mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
+  at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device, bool with_gradient) {
+    return get().mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt, with_gradient);
   }
   uintptr_t address() const { return session_ ? reinterpret_cast<uintptr_t>(&session_->mode()) : 0; }
   std::shared_ptr<Graph> finish(const std::vector<at::Tensor>& outputs,
@@ -188,7 +188,8 @@ void bind_capture(py::module_& m) {
       .def("enter", &Session::enter)
       .def("leave", &Session::leave)
       .def("address", &Session::address)
-      .def("from_real", &Session::from_real, py::arg("tensor"), py::arg("device") = std::nullopt)
+      .def("from_real", &Session::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
+           py::arg("with_gradient") = true)
       .def("name_parameter",
            [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_parameter(tensor, name); })
       .def("name_buffer",

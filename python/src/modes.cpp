@@ -23,9 +23,9 @@ class Mode {
     mode_.reset();
   }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(mode_.get()); }
-  at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
+  at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device, bool with_gradient) {
     if (!mode_) throw Error("this mode is not active; enter it using `with`");
-    return mode_->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
+    return mode_->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt, with_gradient);
   }
 
   void forget(uintptr_t tensor) {
@@ -179,7 +179,7 @@ void bind_modes(py::module_& m) {
       .def("leave", &Mode::leave)
       .def("address", &Mode::address, "Id of the mode, as returned by detect_fake_mode().")
       .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
-           py::call_guard<CppCall>())
+           py::arg("with_gradient") = true, py::call_guard<CppCall>())
       .def("forget", &Mode::forget, py::arg("tensor"),
            "Frees the fake tensors of a real tensor that is being freed, given its _cdata.");
   m.def(

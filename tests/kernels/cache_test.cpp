@@ -238,6 +238,41 @@ TEST(KernelCache, AProcessThatIsKilledWhileItCompiles) {
   EXPECT_EQ(list_kernel_cache(folder.path(), true).size(), 1U);
 }
 
+// The child compiles the kernel that its parent is compiling, even if the parent ends first.
+TEST(KernelCache, AProcessThatForksWhileItCompiles) {
+  for (const bool parent_waits : {true, false}) {
+    const TemporaryFolder folder;
+    const std::string compiler = folder.path() + "/compiler";
+    std::ofstream(compiler) << "#!/bin/sh\ntouch " << folder.path() << "/begun\nsleep 0.3\nexec c++ \"$@\"\n";
+    fs::permissions(compiler, fs::perms::owner_all);
+    const pid_t parent = ::fork();
+    if (parent == 0) {
+      ::alarm(60);  // ends a process that waits for itself
+      const auto cache = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path()},
+                                                       compiler_backend({.compiler = compiler}));
+      const KernelRef kernel = cache->find("group", adding(1));
+      while (!fs::exists(folder.path() + "/begun")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(60);
+        cache->wait();
+        const bool right = kernel->state() == Kernel::State::kReady && run(kernel, 1) == 2;
+        std::ofstream(folder.path() + (right ? "/right" : "/wrong"));
+        ::_exit(0);
+      }
+      if (parent_waits) ::waitpid(child, nullptr, 0);
+      ::_exit(0);
+    }
+    ::waitpid(parent, nullptr, 0);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto ended = [&](const char* name) { return fs::exists(folder.path() + name); };
+    while (!ended("/right") && !ended("/wrong") && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(ended("/right")) << parent_waits;
+  }
+}
+
 TEST(KernelCache, TwoProcessesCompileOnce) {
   const TemporaryFolder folder;
   // Each child reports its number of compilations as its exit status.

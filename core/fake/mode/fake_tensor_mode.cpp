@@ -215,11 +215,13 @@ FakeTensorMode::~FakeTensorMode() {
 
 const DeviceProfile& FakeTensorMode::profile() const { return state_->profile(); }
 
-at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::Device> device) {
+at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::Device> device, bool with_gradient) {
   if (!real.defined()) return real;
-  const FakeTensorImpl* fake = as_fake(real);
-  if (fake != nullptr && (fake->mode_id() == state_->id || fake->mode_id() == 0)) return real;
-  return new_fake_of(real, state_.get(), device);
+  const FakeTensorImpl* known = as_fake(real);
+  if (known != nullptr && (known->mode_id() == state_->id || known->mode_id() == 0)) return real;
+  at::Tensor fake = new_fake_of(real, state_.get(), device);
+  if (with_gradient) convert_gradient(fake, real, *state_);
+  return fake;
 }
 
 void FakeTensorMode::forget(const c10::TensorImpl* real) { forget_fakes_of(real, *state_); }

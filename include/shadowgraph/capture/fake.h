@@ -194,14 +194,16 @@ class FakeTensorMode {
   C10_DISABLE_COPY_AND_ASSIGN(FakeTensorMode);
 
   // Returns the fake of a real tensor, by default on its device or the one chosen for its fakes before. It has the same
-  // dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its gradient.
+  // dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its gradient unless
+  // `with_gradient` is false, as it must be while another thread trains the tensor.
   // Repeated calls return the same fake for each device. Fakes share a storage if the real tensors do, and a view
   // becomes a view of its base's fake. Backward through a fake of a non-leaf tensor that requires grad throws, as its
   // history is real. Throws Error for a device that this mode does not have.
   //
   // Fakes of this mode are returned unchanged; fakes of another mode are converted. Nothing is allocated, and only the
   // values of one-element CPU tensors are read (see RealTensors). Throws UnsupportedError for non-strided layouts.
-  at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
+  at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt,
+                       bool with_gradient = true);
   // Releases the fakes of a real tensor that has been or will be destroyed; otherwise they are released eventually.
   void forget(const c10::TensorImpl* real);
 
