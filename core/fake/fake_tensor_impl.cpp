@@ -30,11 +30,6 @@ const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
 const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
 std::atomic<bool> others_simulated{false};
-void record_other_accelerator() noexcept {
-  if (!others_simulated.load(std::memory_order_relaxed)) {
-    others_simulated.store(true, std::memory_order_relaxed);
-  }
-}
 
 }  // namespace
 
@@ -46,17 +41,15 @@ c10::DispatchKeySet fake_key_set(c10::Device device) {
       return kCudaKeys;
     case c10::DeviceType::CPU:
       return kCpuKeys;
-    case c10::DeviceType::XPU:
-      record_other_accelerator();
-      return kXpuKeys;
-    case c10::DeviceType::MPS:
-      record_other_accelerator();
-      return kMpsKeys;
-    case c10::DeviceType::PrivateUse1:
-      record_other_accelerator();
-      return kPrivateUse1Keys;
     case c10::DeviceType::Meta:
       return kMetaKeys;
+    case c10::DeviceType::XPU:
+    case c10::DeviceType::MPS:
+    case c10::DeviceType::PrivateUse1:
+      if (!others_simulated.load(std::memory_order_relaxed)) others_simulated.store(true, std::memory_order_relaxed);
+      return device.type() == c10::DeviceType::XPU   ? kXpuKeys
+             : device.type() == c10::DeviceType::MPS ? kMpsKeys
+                                                     : kPrivateUse1Keys;
     default:
       throw Error("fake tensors support devices of type cpu, cuda, xpu, mps, privateuseone and meta, not " +
                   device.str());

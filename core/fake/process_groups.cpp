@@ -127,7 +127,7 @@ void check(const ProcessGroupInfo& info) {
 
 }  // namespace
 
-// ---- Groups ---------------------------------------------------------------------------------------------------------
+// ---- Groups
 
 Group fake_process_group(const ProcessGroupInfo& info) {
   check(info);
@@ -184,14 +184,12 @@ ProcessGroupInfo describe(const Group& group) {
 
 std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument) {
   const Group group = group_of_argument(argument);
-  if (!group) return std::nullopt;
-  return describe(group);
+  return group ? std::optional(describe(group)) : std::nullopt;
 }
 
 std::optional<ProcessGroupInfo> find_process_group(const std::string& name) {
   const Group group = find_group(name);
-  if (!group) return std::nullopt;
-  return describe(group);
+  return group ? std::optional(describe(group)) : std::nullopt;
 }
 
 void set_describe_process_group(DescribeProcessGroup ask) { KnownGroups::global().describe = ask; }
@@ -271,7 +269,7 @@ std::vector<MeshAxis> parse_mesh(std::string_view text) {
   return axes;
 }
 
-// ---- Objects and names ----------------------------------------------------------------------------------------------
+// ---- Objects and names
 
 std::optional<std::string> name_of_object(const c10::IValue& object) {
   if (!object.isObject()) return std::nullopt;
@@ -322,7 +320,7 @@ void wait_for_work(std::span<const c10::IValue> results) {
   }
 }
 
-// ---- Groups in a graph ----------------------------------------------------------------------------------------------
+// ---- Groups in a graph
 
 const Target& process_group_target() {
   static const Target target(TargetKind::kFunction,
@@ -378,9 +376,7 @@ std::string process_group_of(const Graph& graph, NodeId node) {
   const auto arguments = graph.arguments(node);
   for (const char* name : {"group_name", "process_group"}) {
     const auto position = target.signature().position_of(name);
-    if (position && *position < arguments.size()) {
-      return text_of(graph, arguments[*position]);
-    }
+    if (position && *position < arguments.size()) return text_of(graph, arguments[*position]);
   }
   return {};
 }

@@ -88,12 +88,11 @@ bool PendingCall::covers_storage(const at::Tensor& tensor) {
 
 bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t index) {
   if (as_fake(tensor) == nullptr) return true;  // a wrapped number stays among the arguments
-  Operand operand;
-  operand.argument = argument;
-  operand.index = index;
-  operand.storage = &storage_of(tensor);
-  operand.bytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
-  operand.written = is_in(info_.written_arguments, argument);
+  Operand operand{.argument = argument,
+                  .index = index,
+                  .storage = &storage_of(tensor),
+                  .bytes = storage_of(tensor).nbytes(),
+                  .written = is_in(info_.written_arguments, argument)};
   const bool whole = is_in(info_.overwritten_arguments, argument) && covers_storage(tensor);
   if (!is_in(info_.unread_arguments, argument) && tensor.numel() != 0) {
     operand.contents = snapshot_of_contents(tensor);
@@ -169,23 +168,18 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
     const at::Tensor fake =
         operand.index < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(operand.index)].toTensor();
     if (fake.numel() == 0) continue;
-    Output output;
-    output.like = operand.like;
-    output.operand = static_cast<int32_t>(k);
-    output.contents = set_pending_contents(fake, self);
-    outputs_.push_back(std::move(output));
+    outputs_.push_back(
+        {.contents = set_pending_contents(fake, self), .like = operand.like, .operand = static_cast<int32_t>(k)});
   }
   for (size_t i = results; i < stack.size(); ++i) {
     const auto give = [&](const at::Tensor& fake, int32_t index) {
       if (!fake.defined() || as_fake(fake) == nullptr || fake.numel() == 0) return;
       if (has_contents(storage_of(fake))) return;  // written above
       if (!covers_storage(fake)) return;
-      Output output;
-      output.like = without_memory(fake);
-      output.result = static_cast<uint16_t>(i - results);
-      output.index = index;
-      output.contents = set_pending_contents(fake, self);
-      outputs_.push_back(std::move(output));
+      outputs_.push_back({.contents = set_pending_contents(fake, self),
+                          .like = without_memory(fake),
+                          .result = static_cast<uint16_t>(i - results),
+                          .index = index});
     };
     if (stack[i].isTensor()) {
       give(stack[i].toTensor(), -1);

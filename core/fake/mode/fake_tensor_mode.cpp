@@ -172,6 +172,14 @@ struct Modes {
     static auto* modes = new Modes;
     return *modes;
   }
+  void add(uint32_t id, FakeTensorMode* mode) {
+    const std::lock_guard lock(mutex);
+    by_id.emplace(id, mode);
+  }
+  void remove(uint32_t id) {
+    const std::lock_guard lock(mutex);
+    by_id.erase(id);
+  }
 };
 
 FakeTensorMode* find_mode(uint32_t id) {
@@ -195,11 +203,7 @@ FakeTensorMode::FakeTensorMode(FakeTensorOptions options)
       outer_(thread_state.mode),
       outer_multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
       keys_(keys_with_mode(true)) {
-  {
-    Modes& modes = Modes::all();
-    const std::lock_guard lock(modes.mutex);
-    modes.by_id.emplace(state_->id, this);
-  }
+  Modes::all().add(state_->id, this);
   enter(state_.get());
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
@@ -208,9 +212,7 @@ FakeTensorMode::~FakeTensorMode() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(outer_multithreading_);
   enter(outer_);
   if (outer_ == nullptr) reset_simulated_devices();
-  Modes& modes = Modes::all();
-  const std::lock_guard lock(modes.mutex);
-  modes.by_id.erase(state_->id);
+  Modes::all().remove(state_->id);
 }
 
 const DeviceProfile& FakeTensorMode::profile() const { return state_->profile(); }

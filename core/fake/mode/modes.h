@@ -36,15 +36,12 @@ void install_script_operators();
 // Used to validate captures: the same program, run for real under an ObserveMode and captured on fake tensors, must
 // make the same calls with the same results. Thread-local like FakeTensorMode; does not nest inside one.
 
-struct ModeState;
-
 class ObserveMode {
  public:
   // `saved_tensors` may be null. Both must outlive the mode.
   explicit ObserveMode(CallObserver& observer, SavedTensorObserver* saved_tensors = nullptr);
   ~ObserveMode();
-  ObserveMode(const ObserveMode&) = delete;
-  ObserveMode& operator=(const ObserveMode&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(ObserveMode);
 
  private:
   std::unique_ptr<ModeState> state_;

@@ -51,8 +51,7 @@ class SavedTensorScope {
  public:
   explicit SavedTensorScope(SavedTensorObserver* observer);
   ~SavedTensorScope();
-  SavedTensorScope(const SavedTensorScope&) = delete;
-  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(SavedTensorScope);
 
  private:
   SavedTensorObserver* outer_;

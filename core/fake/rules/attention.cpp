@@ -75,8 +75,8 @@ bool can_use_flash(const sdp::sdp_params& params) {
   if (params.key.size(3) != head || params.value.size(3) != head || head > 256) return false;
   if (!compute_capability_between(80, 121)) return false;
   if ((compute_capability_between(86, 89) || compute_capability_between(120, 121)) &&
-      sdp::input_requires_grad(params)) {
-    if (head > 192 && (head <= 224 || params.dropout > 0.0)) return false;
+      sdp::input_requires_grad(params) && head > 192 && (head <= 224 || params.dropout > 0.0)) {
+    return false;
   }
   if (params.is_causal && params.query.size(2) != params.key.size(2)) return false;
   const bool dtype_fits = device.sm_major >= 9 && at::globalContext().userEnabledFA3SDP()

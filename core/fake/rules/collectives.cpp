@@ -80,7 +80,7 @@ void check_contiguous(const Tensor& tensor, const CollectiveCall& call) {
   TORCH_CHECK(tensor.is_contiguous(), call.name(), ": the operand must be contiguous");
 }
 
-// ---- Functional -----------------------------------------------------------------------------------------------------
+// ---- Functional
 
 Tensor gathered(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
@@ -152,7 +152,7 @@ void same(const c10::OperatorHandle& op, Stack* stack) {
   call.set_results(std::move(result));
 }
 
-// ---- With a Work ----------------------------------------------------------------------------------------------------
+// ---- With a Work
 
 void check_elements(const CollectiveCall& call, const Tensor& whole, const Tensor& part) {
   TORCH_CHECK(whole.scalar_type() == part.scalar_type(), call.name(),
