@@ -1,5 +1,4 @@
-// Storage of a graph: nodes, values and storages are records in arenas; lists (arguments, sizes, uses, frees) are runs
-// in pools.
+// Nodes, values and storages are records in arenas; lists (arguments, sizes, uses, frees) are runs in pools.
 //
 //     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
 //     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
@@ -11,7 +10,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
 #include <string>
 #include <utility>
@@ -30,6 +28,17 @@ namespace shadowgraph {
 
 namespace {
 
+// Distances between the order labels of appended nodes, and from a node to one that is inserted after it. Leaves room
+// for many insertions at one place, and for 2^32 appended nodes, before relabeling.
+constexpr uint64_t kAppendGap = uint64_t{1} << 32;
+constexpr uint64_t kInsertGap = uint64_t{1} << 16;
+
+// Bounds check for the verifier, which runs it before reading anything: an invalid graph may hold any index.
+template <class T>
+bool holds(const Arena<T>& arena, Run run) {
+  return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();
+}
+
 // The first letter of a key distinguishes user functions, operators and built-ins with the same schema text.
 constexpr char kKindLetters[] = {'o', 'b', 'f'};
 
@@ -37,20 +46,14 @@ std::string target_key(TargetKind kind, const std::string& schema_text) {
   return kKindLetters[static_cast<size_t>(kind)] + schema_text;
 }
 
-struct BuiltinTarget {
-  Target target;
-  std::string key;
-};
-
-// Parsed once, since every graph has them, including a moved-from one.
-const std::vector<BuiltinTarget>& builtin_targets() {
+// With their keys. Parsed once, since every graph has them, including a moved-from one.
+const std::vector<std::pair<std::string, Target>>& builtin_targets() {
   // Never freed: graphs in static storage may outlive it otherwise.
   static const auto* targets = [] {
-    auto* made = new std::vector<BuiltinTarget>;
+    auto* made = new std::vector<std::pair<std::string, Target>>;
     for (uint32_t i = 0; i < kBuiltinCount; ++i) {
       Target target(TargetKind::kBuiltin, builtin_schema(static_cast<Builtin>(i)));
-      std::string key = target_key(TargetKind::kBuiltin, target.schema_text());
-      made->push_back({std::move(target), std::move(key)});
+      made->emplace_back(target_key(TargetKind::kBuiltin, target.schema_text()), std::move(target));
     }
     return made;
   }();
@@ -63,9 +66,9 @@ const std::vector<BuiltinTarget>& builtin_targets() {
 // order.
 Graph::Graph() {
   for (const char* phase : {"forward", "backward", "optimizer", "init"}) phases_.emplace_back(phase);
-  for (const BuiltinTarget& builtin : builtin_targets()) {
-    target_ids_.emplace(builtin.key, TargetId(static_cast<uint32_t>(targets_.size())));
-    targets_.push_back(builtin.target);
+  for (const auto& [key, target] : builtin_targets()) {
+    target_ids_.emplace(key, TargetId(static_cast<uint32_t>(targets_.size())));
+    targets_.push_back(target);
   }
   Region root;
   root.name = intern("");
@@ -174,8 +177,6 @@ Argument Graph::complex_argument(double real, double imaginary) {
   return Argument::of_run(ArgumentKind::kComplex, floats_.push_run(std::span<const double>(parts)));
 }
 
-// ---- Notes ----------------------------------------------------------------------------------------------------------
-
 // A node's notes are a list sorted by key, so that two graphs with the same notes print alike. Most graphs have none,
 // hence a side table that is created with the first note.
 void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
@@ -202,7 +203,7 @@ std::string_view Graph::note(NodeId id, std::string_view key) const {
   return {};
 }
 
-// Counts the arenas. Texts and maps are ignored, since they do not grow with the nodes.
+// Texts and maps are ignored, since they do not grow with the nodes.
 size_t Graph::allocated_bytes() const {
   return nodes_.allocated_bytes() + values_.allocated_bytes() + storages_.allocated_bytes() +
          regions_.allocated_bytes() + arguments_.allocated_bytes() + ints_.allocated_bytes() +
@@ -210,16 +211,6 @@ size_t Graph::allocated_bytes() const {
          order_.allocated_bytes() + siblings_.allocated_bytes() + notes_.allocated_bytes() +
          first_in_storage_.capacity() * sizeof(ValueId) + first_note_.capacity() * sizeof(uint32_t);
 }
-
-namespace {
-
-// Bounds checks for the verifier, which runs them before reading anything: an invalid graph may hold any index.
-template <class T>
-bool holds(const Arena<T>& arena, Run run) {
-  return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();
-}
-
-}  // namespace
 
 bool Graph::in_bounds(const Node& node) const {
   return holds(arguments_, node.arguments) && holds(arguments_, node.results) && holds(saved_, node.saved) &&
@@ -247,18 +238,6 @@ bool Graph::in_bounds(const Argument& argument) const {
       return true;
   }
 }
-
-// Construction of graphs: nodes in program order, the values that they produce, uses and storages, and the links
-// between them. Records are only appended; edits change the lists that lead to them.
-
-namespace {
-
-// Distances between the order labels of appended nodes, and from a node to one that is inserted after it. Leaves room
-// for many insertions at one place, and for 2^32 appended nodes, before relabeling.
-constexpr uint64_t kAppendGap = uint64_t{1} << 32;
-constexpr uint64_t kInsertGap = uint64_t{1} << 16;
-
-}  // namespace
 
 // The use of a list element is recorded in the element itself, so two nodes must not share one.
 Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
@@ -314,22 +293,8 @@ uint32_t Graph::Editor::intern_dims(std::span<const int64_t> sizes, std::span<co
 }
 
 ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
-  const auto rank = static_cast<uint32_t>(spec.sizes.size());
-  Value value;
-  value.dtype = spec.dtype;
-  value.layout = spec.layout;
-  value.device_type = spec.device.type();
-  value.device_index = spec.device.index();
-  value.requires_grad = spec.requires_grad;
-  value.rank = static_cast<uint16_t>(rank);
-  value.dims = Editor(*this).intern_dims(spec.sizes, spec.strides);
-  value.storage = spec.storage;
-  value.offset = spec.offset;
-  value.producer = producer;
-  // siblings_ is parallel to values_, so every value gets an entry, even without a storage.
-  const ValueId id(values_.push(value));
-  siblings_.push({});
-  Editor(*this).join_storage(id);
+  const ValueId id = new_scalar(producer, ValueKind::kTensor);
+  set_geometry(id, spec);
   return id;
 }
 
@@ -359,7 +324,7 @@ ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
   Value value;
   value.kind = kind;
   value.producer = producer;
-  siblings_.push({});
+  siblings_.push({});  // parallel to values_, so every value gets an entry, even without a storage
   return ValueId(values_.push(value));
 }
 
@@ -422,8 +387,6 @@ void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
     storages_[frees[i].index].place_in_frees = i;
   }
 }
-
-// ---- Links
 
 // The order is stored twice: as links, for walks, and as increasing labels, for is_before() in constant time. A new
 // node gets a label between those of its neighbors.
@@ -564,8 +527,6 @@ const Graph& WeakGraph::get(const char* owner) const {
   throw Error(std::string("the graph of this ") + owner + " was destroyed; keep it alive while the " + owner +
               " is in use");
 }
-
-// Each field of Metadata with its name and its conversion from and to text.
 
 namespace {
 

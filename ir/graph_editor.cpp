@@ -319,8 +319,6 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   Editor(*this).repair_saved(id);
 }
 
-// ---- Saved tensors --------------------------------------------------------------------------------------------------
-
 // saved_elsewhere_ lists the nodes that save a value that is neither their argument nor their result. Only these keep a
 // value from being erased without being among its uses.
 void Graph::Editor::forget_saved_elsewhere(NodeId id) {
@@ -375,8 +373,6 @@ void Graph::Editor::repair_saved(NodeId id) {
   }
   if (changed) graph_.set_saved(id, repaired);
 }
-
-// ---- Frees ----------------------------------------------------------------------------------------------------------
 
 // Appends in place if there is room. A node may inherit the frees of many nodes that are erased after it, one at a
 // time, and a copy each time would be quadratic. frees_room_ is the capacity of the run.
@@ -453,8 +449,6 @@ class Graph::Editor::NodesToErase {
   uint32_t least_ = 0;
   std::vector<bool> bits_;
 };
-
-// ---- Erasing --------------------------------------------------------------------------------------------------------
 
 // A result that another node saves for backward is needed even without uses.
 bool Graph::can_erase(NodeId id) const {

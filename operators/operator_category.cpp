@@ -1,5 +1,5 @@
-#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
@@ -30,33 +30,13 @@ constexpr CategoryStyle kStyles[] = {
     {kOther, "other", "#f7c6c6"},
 };
 
-// Category by operator family, with precedence over the cost tables.
-std::optional<OperatorCategory> category_of(OperatorFamily family) {
-  switch (family) {
-    case OperatorFamily::kAttention:
-      return kAttention;
-    case OperatorFamily::kOptimizer:
-      return kOptimizer;
-    case OperatorFamily::kSoftmax:
-      return kActivation;
-    case OperatorFamily::kNormalization:
-      return kNorm;
-    case OperatorFamily::kPooling:
-      return kPooling;
-    case OperatorFamily::kDropout:
-      return kRandom;
-    case OperatorFamily::kLoss:
-      return kReduction;
-    case OperatorFamily::kEmbedding:
-      return kCopy;
-    case OperatorFamily::kNone:
-    case OperatorFamily::kConvolution:
-    case OperatorFamily::kRecurrent:
-    case OperatorFamily::kVectorNorm:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
+// Categories of operator families, with precedence over the cost tables.
+constexpr std::pair<OperatorFamily, OperatorCategory> kOfFamilies[] = {
+    {OperatorFamily::kAttention, kAttention}, {OperatorFamily::kOptimizer, kOptimizer},
+    {OperatorFamily::kSoftmax, kActivation},  {OperatorFamily::kNormalization, kNorm},
+    {OperatorFamily::kPooling, kPooling},     {OperatorFamily::kDropout, kRandom},
+    {OperatorFamily::kLoss, kReduction},      {OperatorFamily::kEmbedding, kCopy},
+};
 
 }  // namespace
 
@@ -66,7 +46,10 @@ const CategoryStyle& style_of(OperatorCategory category) { return kStyles[static
 OperatorCategory category_of(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return target.name() == "sg::alias" ? kView : kPlaceholder;
   std::string_view name = short_name(target.name());
-  if (const auto known = category_of(operator_family(name))) return *known;
+  const OperatorFamily own = operator_family(name);
+  for (const auto& [family, category] : kOfFamilies) {
+    if (own == family) return category;
+  }
   if (find_flop_row(target.name()) != nullptr) return kMatmul;
   constexpr std::string_view kForeach = "_foreach_";
   if (name.starts_with(kForeach)) name.remove_prefix(kForeach.size());

@@ -34,11 +34,6 @@
 
 namespace shadowgraph {
 
-// Returns a row for each of OperatorSupport::tables().
-std::vector<OperatorSupport::Row> table_rows(const c10::OperatorHandle& op);
-
-// One function per table. Code shared by several tables (source places, lists of names) is at the top.
-
 namespace {
 
 using Row = OperatorSupport::Row;
@@ -61,8 +56,6 @@ std::string names_of(const Subject& s, const std::vector<uint16_t>& positions) {
   for (const uint16_t position : positions) names.push_back(s.target.signature().arguments.at(position).name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
-
-// ---- core
 
 Row shape_rule(const Subject& s) {
   const ExecutionRoute way = execution_route(s.op);
@@ -109,24 +102,15 @@ Row fast_path(const Subject& s) {
 }
 
 Row devices(const Subject& s) {
-  const auto says = [&]() -> const char* {
-    switch (s.info.device_rule) {
-      case DeviceRule::kCommon:
-        return "all operands on one device, except 0-dim CPU tensors";
-      case DeviceRule::kFirst:
-        return "the device of the first tensor; others may be on any device";
-      case DeviceRule::kFirstOrCpu:
-        return "the device of the first tensor; others may also be on the CPU";
-      case DeviceRule::kIndexedWrite:
-        return "the device of the first tensor and the values; indices may be on any device";
-      case DeviceRule::kPerSlot:
-        return "one device per list element";
-      case DeviceRule::kDeviceArgument:
-        return "its device argument, otherwise the device of the operands or the mode";
-    }
-    return "";
+  static constexpr const char* kByRule[] = {
+      "all operands on one device, except 0-dim CPU tensors",
+      "the device of the first tensor; others may be on any device",
+      "the device of the first tensor; others may also be on the CPU",
+      "the device of the first tensor and the values; indices may be on any device",
+      "one device per list element",
+      "its device argument, otherwise the device of the operands or the mode",
   };
-  return present(says(), "core/fake/dispatch/operator_info.cpp");
+  return present(kByRule[static_cast<size_t>(s.info.device_rule)], "core/fake/dispatch/operator_info.cpp");
 }
 
 Row contents(const Subject& s) {
@@ -136,8 +120,6 @@ Row contents(const Subject& s) {
   if (says.empty()) return missing("none: results have no known contents");
   return present(fmt::format("{}", fmt::join(says, "; ")), "core/fake/dispatch/operator_info.cpp");
 }
-
-// ---- ir
 
 // Returns the source location of the operator's table rows; "" if there are none and all facts follow from the schema.
 std::string place_of_facts(const Subject& s) {
@@ -206,8 +188,6 @@ Row in_place_form_row(const Subject& s) {
   return form != nullptr ? present(form->name()) : missing("none: unchanged by `reinplace`");
 }
 
-// ---- passes and kernels
-
 Row decomposition(const Subject& s) {
   const ExpansionTable& table = decompositions::all();
   if (!table.has(s.name)) return missing("none: unchanged by the pass `decompose`");
@@ -221,8 +201,6 @@ Row kernel(const Subject& s) {
   return present(fmt::format("{}{}", kind, row->inexact ? ", within a few ulps of eager" : ""),
                  source_place(row->file));
 }
-
-// ---- profiler
 
 // Costs registered by users take precedence over the tables (shadowgraph/profile/register_operator.h).
 bool has_cost(const Subject& s, CostRule OperatorCosts::*rule) {
@@ -285,8 +263,6 @@ Row time_class(const Subject& s) {
   return present(std::move(says), source_place(known.file));
 }
 
-// ---- sharding and viz
-
 Row sharding_rule(const Subject& s) {
   const ShardingRules rules;  // including those registered by the program
   const ShardingRules::OfOperator known = rules.of_operator(s.target);
@@ -301,8 +277,6 @@ Row category(const Subject& s) {
   if (known == OperatorCategory::kOther) return missing(fmt::format("{}: drawn in {}", style.name, style.fill));
   return present(fmt::format("{}, {}", style.name, style.fill), "operators/operator_category.cpp");
 }
-
-// ---- All of them
 
 struct Table {
   std::string_view name;
@@ -330,17 +304,6 @@ constexpr Table kTables[] = {
     {"category", &category},
 };
 
-}  // namespace
-
-std::span<const std::string_view> OperatorSupport::tables() {
-  static constexpr auto kNames = [] {
-    std::array<std::string_view, std::size(kTables)> names;
-    std::ranges::transform(kTables, names.begin(), &Table::name);
-    return names;
-  }();
-  return kNames;
-}
-
 std::vector<Row> table_rows(const c10::OperatorHandle& op) {
   install_process_state();  // registers the fast paths
   OperatorInfo info = OperatorInfo::of(op);
@@ -353,8 +316,6 @@ std::vector<Row> table_rows(const c10::OperatorHandle& op) {
   }
   return rows;
 }
-
-namespace {
 
 // Returns the name with the smallest edit distance to `asked`; "" if none is close. Namespaces and overloads are only
 // compared if `asked` has them.
@@ -381,6 +342,15 @@ std::string nearest_operator(std::string_view asked, const std::vector<c10::Oper
 }
 
 }  // namespace
+
+std::span<const std::string_view> OperatorSupport::tables() {
+  static constexpr auto kNames = [] {
+    std::array<std::string_view, std::size(kTables)> names;
+    std::ranges::transform(kTables, names.begin(), &Table::name);
+    return names;
+  }();
+  return kNames;
+}
 
 const OperatorSupport::Row& OperatorSupport::row(std::string_view table) const {
   const auto found = std::ranges::find(rows, table, &Row::table);

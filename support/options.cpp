@@ -26,23 +26,15 @@ std::string range_of(const OptionDomain& takes) {
 
 std::string one_of(const OptionDomain& takes) {
   if (!takes.words.empty()) return fmt::format("one of {}", fmt::join(takes.words, ", "));
-  switch (takes.kind) {
-    case OptionKind::kText:
-      return "a string";
-    case OptionKind::kFlag:
-      return "true or false";
-    case OptionKind::kWhole:
-      return "an integer" + range_of(takes);
-    case OptionKind::kNumber:
-      return "a number" + range_of(takes);
-    case OptionKind::kCount:
-      return "a number such as 8192, 8Ki (8 x 1,024) or 16M (16 x 1,000,000)";
-    case OptionKind::kBytes:
-      return "a size such as 24GiB";
-    case OptionKind::kSeconds:
-      return "a time such as 14d or 36h";
-  }
-  return "";
+  constexpr std::array kByKind{"a string",
+                               "true or false",
+                               "an integer",
+                               "a number",
+                               "a number such as 8192, 8Ki (8 x 1,024) or 16M (16 x 1,000,000)",
+                               "a size such as 24GiB",
+                               "a time such as 14d or 36h"};
+  const bool has_range = takes.kind == OptionKind::kWhole || takes.kind == OptionKind::kNumber;
+  return kByKind[static_cast<size_t>(takes.kind)] + (has_range ? range_of(takes) : "");
 }
 
 [[noreturn]] void refuse_value(const std::string& text, const OptionDomain& takes) {

@@ -72,8 +72,6 @@ void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_p
 // Updates references to replaced values and nodes other than arguments: guards, the arguments of composite regions,
 // forward links. Passes record replacements as they go and call finish() once, so the graph is walked once.
 
-// ---- Replacements ---------------------------------------------------------------------------------------------------
-
 ValueId Replacements::now(ValueId value) const {
   // Chains of replacements end, since each refers to an earlier value.
   for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;
@@ -110,8 +108,6 @@ void Replacements::finish(Graph& graph) const {
     while (forward.valid() && nodes_[forward].valid()) forward = nodes_[forward];
   }
 }
-
-// ---- Erasing --------------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -1,8 +1,4 @@
-// The graph's interface to libtorch: parsed schemas, operators looked up in the dispatcher, and constant tensors. Other
-// sources of ir/ are compiled without ATen.
-//
-// A target keeps its schema as text and is looked up on demand, so that a graph with a custom operator can be opened in
-// a process that does not have it.
+// The graph's interface to libtorch: parsed schemas, operators looked up in the dispatcher, and constant tensors.
 #include "shadowgraph/graph/target.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -131,45 +127,30 @@ uint64_t operator_generation() {
   return registrations_seen.load();
 }
 
-// Converts c10's schemas to signatures: names, type classes, defaults, alias sets. Code that reads graphs uses these
-// and needs neither the dispatcher nor the JIT's type objects. A signature is computed once per target.
-
 namespace {
 
 // Type classes of schema types. Symbolic ints and floats are numbers in a graph; types without a class are kAny, for
 // which the verifier accepts anything.
+constexpr std::pair<c10::TypeKind, TypeClass> kClasses[] = {
+    {c10::TypeKind::TensorType, TypeClass::kTensor},
+    {c10::TypeKind::NumberType, TypeClass::kNumber},
+    {c10::TypeKind::IntType, TypeClass::kInt},
+    {c10::TypeKind::SymIntType, TypeClass::kInt},
+    {c10::TypeKind::ScalarTypeType, TypeClass::kDtype},
+    {c10::TypeKind::LayoutType, TypeClass::kLayout},
+    {c10::TypeKind::MemoryFormatType, TypeClass::kMemoryFormat},
+    {c10::TypeKind::FloatType, TypeClass::kFloat},
+    {c10::TypeKind::SymFloatType, TypeClass::kFloat},
+    {c10::TypeKind::BoolType, TypeClass::kBool},
+    {c10::TypeKind::SymBoolType, TypeClass::kBool},
+    {c10::TypeKind::StringType, TypeClass::kString},
+    {c10::TypeKind::DeviceObjType, TypeClass::kDevice},
+    {c10::TypeKind::GeneratorType, TypeClass::kGenerator},
+    {c10::TypeKind::ListType, TypeClass::kList},
+};
 TypeClass class_of(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return TypeClass::kTensor;
-    case c10::TypeKind::NumberType:
-      return TypeClass::kNumber;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return TypeClass::kInt;
-    case c10::TypeKind::ScalarTypeType:
-      return TypeClass::kDtype;
-    case c10::TypeKind::LayoutType:
-      return TypeClass::kLayout;
-    case c10::TypeKind::MemoryFormatType:
-      return TypeClass::kMemoryFormat;
-    case c10::TypeKind::FloatType:
-    case c10::TypeKind::SymFloatType:
-      return TypeClass::kFloat;
-    case c10::TypeKind::BoolType:
-    case c10::TypeKind::SymBoolType:
-      return TypeClass::kBool;
-    case c10::TypeKind::StringType:
-      return TypeClass::kString;
-    case c10::TypeKind::DeviceObjType:
-      return TypeClass::kDevice;
-    case c10::TypeKind::GeneratorType:
-      return TypeClass::kGenerator;
-    case c10::TypeKind::ListType:
-      return TypeClass::kList;
-    default:
-      return TypeClass::kAny;
-  }
+  const auto* row = std::ranges::find(kClasses, type.kind(), &std::pair<c10::TypeKind, TypeClass>::first);
+  return row != std::end(kClasses) ? row->second : TypeClass::kAny;
 }
 
 const c10::Type& without_optional(const c10::Type& type, bool& optional) {
@@ -286,15 +267,11 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
       return actual.string.index < graph.string_count() && graph.text(actual.string) == string;
     case ArgumentKind::kDevice:
       return actual.device() == argument.device();
-    case ArgumentKind::kIntList: {
-      const auto actual_ints = graph.ints(actual);
-      return std::equal(actual_ints.begin(), actual_ints.end(), ints.begin(), ints.end());
-    }
-    case ArgumentKind::kList: {
-      const auto list = graph.list(actual);
-      return std::equal(list.begin(), list.end(), elements.begin(), elements.end(),
-                        [&](const Argument& a, const DefaultArgument& d) { return d.equals(graph, a); });
-    }
+    case ArgumentKind::kIntList:
+      return std::ranges::equal(graph.ints(actual), ints);
+    case ArgumentKind::kList:
+      return std::ranges::equal(graph.list(actual), elements,
+                                [&](const Argument& a, const DefaultArgument& d) { return d.equals(graph, a); });
     default:
       return false;
   }
