@@ -136,21 +136,19 @@ class Application {
 
   bool is_tensor(ValueId value) const { return read_.value(value).kind == ValueKind::kTensor; }
   std::vector<ValueId> operands_of(NodeId node) const { return NodeTensors::of(read_, node).operands; }
-
   std::vector<ValueId> results_of(NodeId node) const { return NodeTensors::of(read_, node).results; }
 
   const NodeLayouts& layouts_of(NodeId node, size_t operands, size_t results) const {
     const NodeLayouts& layouts = plan_.nodes[node];
+    const size_t axes = plan_.mesh.axes.size();
     const auto fits = [&](const std::vector<Layout>& given, size_t wanted) {
-      return given.size() == wanted && std::all_of(given.begin(), given.end(), [&](const Layout& layout) {
-               return layout.size() == plan_.mesh.axes.size();
-             });
+      return given.size() == wanted && std::ranges::all_of(given, [&](const Layout& l) { return l.size() == axes; });
     };
     if (fits(layouts.operands, operands) && fits(layouts.results, results)) return layouts;
     fail(node,
          fmt::format("the plan has {} operand layouts and {} result layouts for it; expected {} and {}, each with {} "
                      "placements",
-                     layouts.operands.size(), layouts.results.size(), operands, results, plan_.mesh.axes.size()));
+                     layouts.operands.size(), layouts.results.size(), operands, results, axes));
   }
 
   static std::string text_of(std::span<const Layout> layouts) {
@@ -200,18 +198,14 @@ class Application {
       fake = fake_on(fake_storage(bytes), old.dtype, local, dense_like(local, read_.strides(value)), 0, old.device());
     }
     Argument name = read_.arguments(node)[0];
-    if (name.kind == ArgumentKind::kConstant) {
-      name = local_constant(node, name, layout, whole);
-    } else {
-      name = program_.emitter.copied(name);
-    }
+    name = name.kind == ArgumentKind::kConstant ? local_constant(node, name, layout, whole)
+                                                : program_.emitter.copied(name);
     const NodeId made = program_.append(program_.rebuild.target(read_.node(node).target), {&name, 1});
-    const Argument result = Argument::of_value(program_.new_value(made, fake, value));
-    made_.set_results(made, {&result, 1});
+    const ValueId result = program_.new_result(made, fake, value);
     program_.rebuild.node(node, made);
     made_.set_note(made, kLayoutNote, to_string(layout));
     made_.set_note(made, kSizesNote, fmt::format("{}", fmt::join(read_.sizes(value), ",")));
-    values_[value] = {result.ref.value, layout, std::nullopt};
+    values_[value] = {result, layout, std::nullopt};
     if (!first.valid()) first_in_[old.storage] = value;
   }
 
@@ -252,10 +246,8 @@ class Application {
     }
     const Argument argument = Argument::of_value(source.made);
     const NodeId made = program_.append(program_.rebuild.target(read_.node(node).target), {&argument, 1});
-    const Argument result = Argument::of_value(program_.new_value(made, fake, value));
-    made_.set_results(made, {&result, 1});
+    values_[value] = {program_.new_result(made, fake, value), layouts.results[0], source.copied_at};
     program_.rebuild.node(node, made);
-    values_[value] = {result.ref.value, layouts.results[0], source.copied_at};
   }
 
   // Returns `value` in the given layout; creates a copy if there is none yet.
@@ -355,13 +347,8 @@ class Application {
 
   void check_random(NodeId node, const NodeLayouts& layouts) const {
     if (options_.shard_random || !effects_.random(node) || !rules().strategies(read_, node).random) return;
-    const auto cut = [](const Layout& layout) {
-      return std::any_of(layout.begin(), layout.end(), [](const Placement& p) { return p.is_shard(); });
-    };
-    if (std::none_of(layouts.operands.begin(), layouts.operands.end(), cut) &&
-        std::none_of(layouts.results.begin(), layouts.results.end(), cut)) {
-      return;
-    }
+    const auto cut = [](const Layout& layout) { return std::ranges::any_of(layout, &Placement::is_shard); };
+    if (std::ranges::none_of(layouts.operands, cut) && std::ranges::none_of(layouts.results, cut)) return;
     fail(node,
          fmt::format("it draws random numbers and its tensors are sharded ({} to {}), so the numbers would differ "
                      "from those of a single device; set ApplyOptions::shard_random to allow it",
@@ -452,11 +439,21 @@ class Application {
     return made;
   }
 
+  // Returns arguments with each value replaced: tensors by the taken operands, in order.
+  std::vector<Argument> mapped(std::span<const Argument> arguments, std::span<const Taken> taken) {
+    size_t next = 0;
+    std::vector<Argument> local;
+    for (const Argument& argument : arguments) {
+      local.push_back(program_.emitter.mapped(
+          argument, [&](ValueId v) { return is_tensor(v) ? taken[next++].made : std::as_const(values_)[v].made; }));
+    }
+    return local;
+  }
+
   NodeId copy_call(NodeId node, std::span<const Taken> taken) {
     const NodeLayouts& layouts = plan_.nodes[node];
-    const auto replicated = [](const Layout& layout) { return layout.is_replicated(); };
-    const bool whole = std::all_of(layouts.operands.begin(), layouts.operands.end(), replicated) &&
-                       std::all_of(layouts.results.begin(), layouts.results.end(), replicated);
+    const bool whole = std::ranges::all_of(layouts.operands, &Layout::is_replicated) &&
+                       std::ranges::all_of(layouts.results, &Layout::is_replicated);
     const auto recorded = read_.arguments(node);
     std::vector<Argument> arguments(recorded.begin(), recorded.end());
     if (!whole) {
@@ -468,14 +465,7 @@ class Application {
         fail(node, fmt::format("{} to {}: {}", text_of(layouts.operands), text_of(layouts.results), error.what()));
       }
     }
-    size_t next = 0;
-    std::vector<Argument> local;
-    for (const Argument& argument : arguments) {
-      local.push_back(program_.emitter.mapped(argument, [&](ValueId v) {
-        if (is_tensor(v)) return taken[next++].made;
-        return std::as_const(values_)[v].made;
-      }));
-    }
+    std::vector<Argument> local = mapped(arguments, taken);
     if (strides_) {
       local.at(2) = made_.int_list(std::span<const int64_t>(strides_->data(), strides_->size()));
       if (local.size() > 3) local[3] = Argument::of_int(program_.tensor(taken[0].made).storage_offset());
@@ -599,32 +589,19 @@ class Application {
   }
 
   void end(NodeId node) {
-    const std::vector<Taken>& taken = ends_[node];
-    size_t next = 0;
-    std::vector<Argument> local;
-    for (const Argument& argument : read_.arguments(node)) {
-      local.push_back(program_.emitter.mapped(argument, [&](ValueId v) {
-        if (is_tensor(v)) return taken[next++].made;
-        return std::as_const(values_)[v].made;
-      }));
-    }
+    const std::vector<Argument> local = mapped(read_.arguments(node), ends_[node]);
     const NodeId made = program_.append(program_.rebuild.target(read_.node(node).target), local);
     program_.rebuild.node(node, made);
     std::string layouts;
     std::string sizes;
-    const auto describe = [&](const Layout& layout, std::span<const int64_t> whole) {
-      if (!layouts.empty()) {
-        layouts += ';';
-        sizes += ';';
-      }
-      layouts += to_string(layout);
-      sizes += whole.empty() ? "scalar" : fmt::format("{}", fmt::join(whole, ","));
-    };
     const std::vector<ValueId> operands = operands_of(node);
     const NodeLayouts& plan = plan_.nodes[node];
     const bool gradient = read_.node(node).target == target_of(Builtin::kGradient);
     for (size_t i = gradient ? 1 : 0; i < operands.size(); ++i) {
-      describe(plan.operands[i], read_.sizes(operands[i]));
+      const char* const separator = layouts.empty() ? "" : ";";
+      const auto whole = read_.sizes(operands[i]);
+      layouts += separator + to_string(plan.operands[i]);
+      sizes += separator + (whole.empty() ? "scalar" : fmt::format("{}", fmt::join(whole, ",")));
     }
     if (layouts.empty()) return;
     made_.set_note(made, kLayoutNote, layouts);

@@ -74,16 +74,19 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
   return value;
 }
 
+ValueId LocalProgram::new_result(NodeId node, const at::Tensor& fake, ValueId like) {
+  const Argument result = Argument::of_value(new_value(node, fake, like));
+  made_.set_results(node, {&result, 1});
+  return result.ref.value;
+}
+
 ValueId LocalProgram::call_for_one(const char* name, std::initializer_list<Argument> arguments) {
   return only_result(append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
 }
 
 ValueId LocalProgram::only_result(NodeId node) {
   const torch::jit::Stack results = call(node);
-  const ValueId value = new_value(node, results.front().toTensor());
-  const Argument result = Argument::of_value(value);
-  made_.set_results(node, {&result, 1});
-  return value;
+  return new_result(node, results.front().toTensor());
 }
 
 ValueId LocalProgram::view(ValueId source, std::span<const int64_t> sizes) {
@@ -95,15 +98,6 @@ ValueId LocalProgram::permute(ValueId source, std::span<const int64_t> order) {
   return call_for_one("aten::permute", {Argument::of_value(source), made_.int_list(order)});
 }
 
-ValueId LocalProgram::select(ValueId source, int64_t dim, int64_t index) {
-  return call_for_one("aten::select.int", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
-}
-
-ValueId LocalProgram::slice(ValueId source, int64_t dim, int64_t begin, int64_t end) {
-  return call_for_one("aten::slice.Tensor", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
-                                             Argument::of_int(end), Argument::of_int(1)});
-}
-
 ValueId LocalProgram::contiguous_clone(ValueId source) {
   return call_for_one("aten::clone", {Argument::of_value(source),
                                       Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
@@ -113,10 +107,6 @@ ValueId LocalProgram::contiguous(ValueId source) {
   return made_.is_contiguous(source) ? source : contiguous_clone(source);
 }
 
-ValueId LocalProgram::divided(ValueId source, int64_t by) {
-  return call_for_one("aten::div.Tensor", {Argument::of_value(source), Argument::of_int(by)});
-}
-
 ValueId LocalProgram::collective(const char* name, std::initializer_list<Argument> arguments,
                                  std::span<const int64_t> sizes) {
   const NodeId node = append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size()));
@@ -124,13 +114,8 @@ ValueId LocalProgram::collective(const char* name, std::initializer_list<Argumen
   const auto strides = c10::contiguous_strides(c10::IntArrayRef(sizes.data(), sizes.size()));
   const at::Tensor fake = fake_on(fake_storage(static_cast<int64_t>(input.itemsize()) * product(sizes)),
                                   input.scalar_type(), sizes, strides, /*offset=*/0, input.device());
-  const ValueId sent = new_value(node, fake);
-  const Argument result = Argument::of_value(sent);
-  made_.set_results(node, {&result, 1});
-  const NodeId wait = append(emitter.target("_c10d_functional::wait_tensor"), {&result, 1});
-  const Argument waited = Argument::of_value(new_value(wait, fake));
-  made_.set_results(wait, {&waited, 1});
-  return waited.ref.value;
+  const Argument sent = Argument::of_value(new_result(node, fake));
+  return new_result(append(emitter.target("_c10d_functional::wait_tensor"), {&sent, 1}), fake);
 }
 
 LocalIndices local_indices(LocalProgram& program, ValueId indices, const ShardingRules::Lookup& lookup, int64_t instead,
@@ -226,17 +211,20 @@ ValueId Redistributor::from_front(ValueId source, std::span<const int64_t> facto
 
 ValueId Redistributor::slice(ValueId source, std::span<const int64_t> sizes, const Layout& after, size_t axis) {
   const size_t dim = after[axis].dim;
-  const int64_t pieces = mesh_.axes[axis].size;
   const int64_t mine = mesh_.coordinate(rank_, axis);
   const std::vector<int64_t> local = *local_sizes(sizes, after, mesh_);
   const int64_t outer = stretches(after, axis, mesh_);
+  const auto number = [](int64_t value) { return Argument::of_int(value); };
   if (outer == 1) {
-    return program_.contiguous_clone(
-        program_.slice(source, static_cast<int64_t>(dim), mine * local[dim], (mine + 1) * local[dim]));
+    return program_.contiguous_clone(program_.call_for_one(
+        "aten::slice.Tensor", {Argument::of_value(source), number(after[axis].dim), number(mine * local[dim]),
+                               number((mine + 1) * local[dim]), number(1)}));
   }
-  const ValueId factored = program_.view(source, split(sizes_of(made_, source), dim, outer, pieces));
-  return program_.view(program_.contiguous_clone(program_.select(factored, static_cast<int64_t>(dim) + 1, mine)),
-                       local);
+  const ValueId factored = program_.view(source, split(sizes_of(made_, source), dim, outer, mesh_.axes[axis].size));
+  return program_.view(
+      program_.contiguous_clone(program_.call_for_one(
+          "aten::select.int", {Argument::of_value(factored), number(after[axis].dim + 1), number(mine)})),
+      local);
 }
 
 ValueId Redistributor::all_gather(ValueId source, std::span<const int64_t> sizes, const Layout& before, size_t axis) {
@@ -255,7 +243,9 @@ ValueId Redistributor::all_gather(ValueId source, std::span<const int64_t> sizes
 }
 
 ValueId Redistributor::finished(ValueId reduced, PartialOp op, size_t axis) {
-  return op == PartialOp::kAverage ? program_.divided(reduced, mesh_.axes[axis].size) : reduced;
+  if (op != PartialOp::kAverage) return reduced;
+  return program_.call_for_one("aten::div.Tensor",
+                               {Argument::of_value(reduced), Argument::of_int(mesh_.axes[axis].size)});
 }
 
 ValueId Redistributor::all_reduce(ValueId source, PartialOp op, size_t axis) {
@@ -320,8 +310,7 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
   }
   const std::vector<int64_t> held = without(factors, gone);
   const size_t position = coming - (gone < coming ? 1 : 0);
-  const int64_t rest = product(held) / devices;
-  const std::vector<int64_t> exchanged = {devices, rest};
+  const std::vector<int64_t> exchanged = {devices, product(held) / devices};
   const std::vector<int64_t> ones(static_cast<size_t>(devices), 1);
   const Argument name = group(axis);
   const ValueId sent = program_.view(to_front(source, held, position), exchanged);

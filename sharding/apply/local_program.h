@@ -56,19 +56,18 @@ class LocalProgram {
   // Declares that the contents of `read` are in `made`, replacing its previous counterpart.
   void join(StorageId read, StorageId made) { counterparts_[read] = made; }
 
+  // The same for a node with one result, which is set.
+  ValueId new_result(NodeId node, const at::Tensor& fake, ValueId like = {});
   // Calls a node with one result on its operands' fake tensors and adds that result.
   ValueId only_result(NodeId node);
   // Appends a node with one result and returns that result.
   ValueId call_for_one(const char* name, std::initializer_list<Argument> arguments);
 
-  // ---- Nodes of a redistribution: each has one new result or is a view
+  // Nodes of a redistribution: each has one new result or is a view.
   ValueId view(ValueId source, std::span<const int64_t> sizes);  // itself if it has these sizes
   ValueId permute(ValueId source, std::span<const int64_t> order);
-  ValueId select(ValueId source, int64_t dim, int64_t index);
-  ValueId slice(ValueId source, int64_t dim, int64_t begin, int64_t end);
   ValueId contiguous_clone(ValueId source);
   ValueId contiguous(ValueId source);  // `source` if it is contiguous
-  ValueId divided(ValueId source, int64_t by);
   // Appends a collective of _c10d_functional with a result of these sizes, and its wait. It is not run on fake tensors:
   // this process may have different groups of the same names.
   ValueId collective(const char* name, std::initializer_list<Argument> arguments, std::span<const int64_t> sizes);

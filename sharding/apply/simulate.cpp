@@ -108,17 +108,13 @@ struct Collective {
 };
 
 at::Tensor reduced(const std::vector<at::Tensor>& tensors, const std::string& reduction) {
+  const std::optional<PartialOp> op = find_named<PartialOp>(reduction);
   at::Tensor sum = tensors[0].clone(at::MemoryFormat::Contiguous);
   for (size_t i = 1; i < tensors.size(); ++i) {
-    if (reduction == "sum") {
-      sum.add_(tensors[i]);
-    } else if (reduction == "max") {
-      sum = at::maximum(sum, tensors[i]);
-    } else if (reduction == "min") {
-      sum = at::minimum(sum, tensors[i]);
-    } else {
+    if (!op || op == PartialOp::kAverage) {
       throw Error("reduction '" + reduction + "' is not supported by the simulator");
     }
+    sum = combined(*op, sum, tensors[i]);
   }
   return sum;
 }

@@ -30,17 +30,13 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
     mesh.axes = parse_mesh(text);
   } else {
     constexpr std::string_view kNames = "xyzw";
-    size_t at = 0;
-    while (true) {
-      const size_t end = std::min(text.find('x', at), text.size());
-      const int64_t size = parse_number<int64_t>(std::string_view(text).substr(at, end - at)).value_or(0);
-      if (size < 1) {
-        throw Error(fmt::format("invalid mesh \"{}\": expected a form such as \"8\", \"8x8\" or \"dp=8,tp=4\"", text));
-      }
+    const auto sizes = parse_numbers<int64_t>(text, 'x');
+    if (!sizes || sizes->empty() || text.ends_with('x') || std::ranges::min(*sizes) < 1) {
+      throw Error(fmt::format("invalid mesh \"{}\": expected a form such as \"8\", \"8x8\" or \"dp=8,tp=4\"", text));
+    }
+    for (const int64_t size : *sizes) {
       const std::string name(1, kNames[std::min(mesh.axes.size(), kNames.size() - 1)]);
       mesh.axes.push_back({.name = name, .size = size});
-      if (end == text.size()) break;
-      at = end + 1;
     }
   }
   if (mesh.axes.empty() || mesh.axes.size() > kMaxMeshAxes) {
@@ -93,13 +89,9 @@ Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_
   std::copy(placements.begin(), placements.end(), placements_.begin());
 }
 
-bool Layout::is_replicated() const {
-  return std::all_of(begin(), end(), [](const Placement& placement) { return placement.is_replicate(); });
-}
+bool Layout::is_replicated() const { return std::ranges::all_of(*this, &Placement::is_replicate); }
 
-bool Layout::has_partial() const {
-  return std::any_of(begin(), end(), [](const Placement& placement) { return placement.is_partial(); });
-}
+bool Layout::has_partial() const { return std::ranges::any_of(*this, &Placement::is_partial); }
 
 std::string to_string(const Placement& placement) {
   if (placement.is_partial()) return fmt::format("P({})", to_string(placement.op));
@@ -139,15 +131,9 @@ std::optional<Placement> take_placement(std::string_view& rest) {
   }
   if (!take("S(")) return std::nullopt;
   const std::optional<int64_t> dim = number(0, 255);
-  if (!dim) return std::nullopt;
-  int64_t outer = 1;
-  if (take(",")) {
-    const std::optional<int64_t> written = number(1, std::numeric_limits<int64_t>::max());
-    if (!written) return std::nullopt;
-    outer = *written;
-  }
-  if (!take(")")) return std::nullopt;
-  return Placement::shard(*dim, outer);
+  const auto outer = take(",") ? number(1, std::numeric_limits<int64_t>::max()) : std::optional<int64_t>(1);
+  if (!dim || !outer || !take(")")) return std::nullopt;
+  return Placement::shard(*dim, *outer);
 }
 
 }  // namespace

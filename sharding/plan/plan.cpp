@@ -26,19 +26,22 @@ nlohmann::json layout_texts(std::span<const Layout> layouts) {
   return texts;
 }
 
+Layout layout_in(const JsonPlace& place, std::string_view problem) {
+  const std::string& text = place.text();
+  try {
+    return Layout::parse(text);
+  } catch (const Error& error) {
+    place.fail(fmt::format("{}: {}", problem, error.what()));
+  }
+}
+
 std::vector<Layout> layouts_in(const JsonPlace& texts, size_t count, const DeviceMesh& mesh) {
   if (texts.size() != count) {
     texts.fail(fmt::format("must have {} layouts, one for each tensor of the node, not {}", count, texts.size()));
   }
   std::vector<Layout> layouts;
   for (const JsonPlace& text : texts.elements()) {
-    try {
-      layouts.push_back(Layout::parse(text.text()));
-    } catch (const ParseError&) {
-      throw;
-    } catch (const Error& error) {
-      text.fail(fmt::format("is invalid: {}", error.what()));
-    }
+    layouts.push_back(layout_in(text, "is invalid"));
     if (layouts.back().size() != mesh.axes.size())
       text.fail("does not have one placement per axis of mesh " + mesh.to_string());
   }
@@ -79,13 +82,7 @@ std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
                       "strategies, or layouts by name",
                       kSolutionFormat));
     }
-    try {
-      pins.push_back({.name = name, .layout = Layout::parse(layout.text())});
-    } catch (const ParseError&) {
-      throw;
-    } catch (const Error& error) {
-      layout.fail(fmt::format("is not a layout: {}", error.what()));
-    }
+    pins.push_back({.name = name, .layout = layout_in(layout, "is not a layout")});
   }
   if (pins.empty()) place.fail("must not be empty");
   return pins;

@@ -128,26 +128,10 @@ void FactorBuilder::whole(TensorFactors& tensor) {
   }
 }
 
-void FactorBuilder::sizes(std::string_view argument, size_t result) {
+void FactorBuilder::local(LocalArgument::Kind kind, std::string_view argument, std::vector<FactorId> factors) {
   const int at = call.position(argument);
   if (at < 0) throw Misfit(fmt::format("the operator has no argument {}", argument));
-  made.local.push_back({.kind = LocalArgument::Kind::kSizes,
-                        .argument = static_cast<uint16_t>(at),
-                        .tensor = static_cast<uint16_t>(result)});
-}
-
-void FactorBuilder::strides(std::string_view argument, size_t result) {
-  sizes(argument, result);
-  made.local.back().kind = LocalArgument::Kind::kStrides;
-}
-
-void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> factors, int element) {
-  const int at = call.position(argument);
-  if (at < 0) throw Misfit(fmt::format("the operator has no argument {}", argument));
-  made.local.push_back({.kind = LocalArgument::Kind::kScaled,
-                        .argument = static_cast<uint16_t>(at),
-                        .element = element,
-                        .factors = std::move(factors)});
+  made.local.push_back({.kind = kind, .argument = static_cast<uint16_t>(at), .factors = std::move(factors)});
 }
 
 namespace {
@@ -315,8 +299,7 @@ class PatternBinder {
       } else if (dim.star) {
         const int64_t length = length_of(dim);
         const int64_t here = dim.broadcast && !bound.pattern->aligned ? std::min(length, rank - fixed) : length;
-        if (here < 0) misfit(bound);
-        if (!dim.broadcast && d + length > rank) misfit(bound);
+        if (here < 0 || (!dim.broadcast && d + length > rank)) misfit(bound);
         for (int64_t i = length - here; i < length; ++i) {
           place(bound, d++, {fmt::format("{}.{}", dim.factors[0], i)}, dim.broadcast);
         }
@@ -344,11 +327,6 @@ class PatternBinder {
     bound.tensor->dims[dim] = {builder_.factor("_", bound.tensor->sizes[dim], true)};
   }
 
-  bool is_equal_kind(const std::string& name) const {
-    const std::string row = name.substr(0, name.find('.'));
-    return std::find(equal_.begin(), equal_.end(), row) != equal_.end();
-  }
-
   void place(const Bound& bound, int64_t d, const std::vector<std::string>& names, bool broadcast) {
     if (d < 0) return;  // absent
     if (d >= rank_of(bound)) misfit(bound);
@@ -364,7 +342,7 @@ class PatternBinder {
     if (factor.extent == kUnknown && !(broadcast && size <= 1)) factor.extent = size;
     if (factor.extent != size) {
       if (broadcast && (size == 1 || size == 0)) return;
-      if (!is_equal_kind(names[0])) misfit(bound);
+      if (std::ranges::find(equal_, names[0].substr(0, names[0].find('.'))) == equal_.end()) misfit(bound);
       unequal_.push_back(ids[0]);
       bound.tensor->dims[dim] = {builder_.factor("_", size, true)};
       return;
@@ -409,9 +387,7 @@ class PatternBinder {
     for (const Composite& composite : composites_) {
       int64_t product = 1;
       for (const FactorId f : composite.factors) {
-        if (factors[f].extent == kUnknown) {
-          throw Misfit(fmt::format("cannot infer the extent of {}", factors[f].name));
-        }
+        if (factors[f].extent == kUnknown) throw Misfit(fmt::format("cannot infer the extent of {}", factors[f].name));
         product = saturating_multiply(product, factors[f].extent);
       }
       const int64_t size = composite.tensor->sizes[composite.dim];
@@ -538,12 +514,10 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
       case Kind::kAntitone:
         monotone(clause.groups, true);
         break;
-      case Kind::kLocal:
-        scaled(clause.argument, named(clause.groups[0]));
-        break;
       case Kind::kMasked:
         for (const FactorId f : named(clause.groups[0])) made.factors[f].masked_by = call.position(clause.argument);
         break;
+      case Kind::kLocal:
       case Kind::kExtent:
         scaled(clause.argument, named(clause.groups[0]));
         break;

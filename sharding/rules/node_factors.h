@@ -49,14 +49,12 @@ struct TensorFactors {
 // Describes how an argument of the local call is computed.
 struct LocalArgument {
   enum class Kind : uint8_t {
-    kSizes,    // local sizes of result `tensor`
+    kSizes,    // local sizes of the first result
     kStrides,  // strides for those sizes, in the same order
-    kScaled,   // an int, or an element of a list, divided as its factors are
+    kScaled,   // an int or the elements of a list, divided as its factors are
   };
   Kind kind = Kind::kSizes;
   uint16_t argument = 0;
-  int element = -1;  // -1: all elements of a list
-  uint16_t tensor = 0;
   std::vector<FactorId> factors;
 };
 
@@ -86,7 +84,6 @@ class NodeCall {
   const Argument* argument(std::string_view name) const;
   // Returns an argument's value; `otherwise` if it is absent, None or unknown before the program runs.
   int64_t integer(std::string_view name, int64_t otherwise) const;
-  bool flag(std::string_view name, bool otherwise = false) const { return integer(name, otherwise ? 1 : 0) != 0; }
   // Returns an empty list if the argument is absent or None; a number is a list of one.
   std::vector<int64_t> integers(std::string_view name) const;
   bool holds(const RuleCondition& condition) const;
@@ -123,15 +120,18 @@ class FactorBuilder {
   void linear(const std::vector<std::vector<std::string>>& groups);
   // The same for partial maxima and minima; with `turn`, maxima become minima and vice versa.
   void monotone(const std::vector<std::vector<std::string>>& groups, bool turn);
-  void sizes(std::string_view argument, size_t result = 0);
-  void strides(std::string_view argument, size_t result = 0);
-  void scaled(std::string_view argument, std::vector<FactorId> factors, int element = -1);
+  void sizes(std::string_view argument) { local(LocalArgument::Kind::kSizes, argument); }
+  void strides(std::string_view argument) { local(LocalArgument::Kind::kStrides, argument); }
+  void scaled(std::string_view argument, std::vector<FactorId> factors) {
+    local(LocalArgument::Kind::kScaled, argument, std::move(factors));
+  }
   void apply(const std::vector<RuleClause>& clauses);
   // Checks and completes the factors. Unmentioned dimensions are not sharded; written operands get their result's
   // layout.
   NodeFactors finish();
 
  private:
+  void local(LocalArgument::Kind kind, std::string_view argument, std::vector<FactorId> factors = {});
   void tie_written();
   void partial(const std::vector<std::string>& group, PartialOp from, PartialOp to);
   std::vector<FactorId> named(const std::vector<std::string>& names) const;
@@ -169,7 +169,7 @@ struct ShardingRules::Table {
 
  private:
   const RuleText* find(const NodeCall& call) const;
-  const RuleText* find(std::string_view name, const NodeCall& call) const;
+  const std::vector<RuleText>* lines_of(std::string_view name) const;  // with or without its overload
   NodeFactors work_out(const Graph& graph, NodeId node) const;
 };
 

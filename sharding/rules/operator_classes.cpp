@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +17,8 @@
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
+
+namespace {
 
 struct ClassRow {
   std::string_view word;  // name in a rule: "reshape"
@@ -45,16 +47,12 @@ void name_dims(FactorBuilder& b, TensorFactors& tensor) {
   }
 }
 
-// Passes partial values of every kind from an argument to the results. Correct for operators that only move elements:
-// each stays a part of the same sum or maximum.
-void passes_partial(FactorBuilder& b, const std::string& argument) {
+// Passes partial values of every kind from the first operand to the results. Correct for operators that only move
+// elements: each stays a part of the same sum or maximum.
+void view_passes_partial(FactorBuilder& b) {
+  const std::string& argument = b.call.signature().arguments.at(self_of(b).argument).name;
   b.linear({{argument}});
   b.monotone({{argument}}, false);
-}
-
-// Likewise for the operand of a view.
-void view_passes_partial(FactorBuilder& b) {
-  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
 // Assigns the factors of `whole` to the tensor's dimensions, aligned from the right. Dimensions of size 1 get none:
@@ -82,8 +80,6 @@ std::vector<int64_t> strides_of(FactorBuilder& b, bool of_result) {
   of_result ? graph.for_each_output(b.call.node(), take) : graph.for_each_input(b.call.node(), take);
   return strides;
 }
-
-namespace {
 
 using DimList = std::vector<int64_t>;
 
@@ -307,9 +303,10 @@ void slice_backward(const RuleText& rule, FactorBuilder& b) {
   b.linear({{"grad_output"}});
 }
 
-// Splits dimension `dim` of `whole` into equal pieces: (n x), each of them x. Unequal pieces are not sharded there.
-void equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim, const std::vector<TensorFactors*>& parts,
-                  FactorId* piece) {
+// Splits dimension `dim` of `whole` into equal pieces: (n x), each of them x. Returns x, or nullopt for unequal pieces,
+// which are not sharded there.
+std::optional<FactorId> equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim,
+                                     const std::vector<TensorFactors*>& parts) {
   bool equal = !parts.empty();
   for (const TensorFactors* part : parts) equal = equal && part->sizes.at(dim) == parts[0]->sizes.at(dim);
   equal = equal && parts[0]->sizes[dim] * static_cast<int64_t>(parts.size()) == whole.sizes[dim];
@@ -317,12 +314,13 @@ void equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim, const std:
   if (!equal) {
     whole.dims[dim] = {b.factor("_", whole.sizes[dim], true)};
     for (TensorFactors* part : parts) part->dims[dim] = {b.factor("_", part->sizes[dim], true)};
-    return;
+    return std::nullopt;
   }
-  *piece = b.factor("x", parts[0]->sizes[dim]);
-  whole.dims[dim] = {b.factor("n", static_cast<int64_t>(parts.size()), true), *piece};
-  if (parts.size() == 1) whole.dims[dim] = {*piece};
-  for (TensorFactors* part : parts) part->dims[dim] = {*piece};
+  const FactorId piece = b.factor("x", parts[0]->sizes[dim]);
+  whole.dims[dim] = {b.factor("n", static_cast<int64_t>(parts.size()), true), piece};
+  if (parts.size() == 1) whole.dims[dim] = {piece};
+  for (TensorFactors* part : parts) part->dims[dim] = {piece};
+  return piece;
 }
 
 // split(split_size), split_with_sizes(split_sizes), chunk(chunks)
@@ -332,13 +330,9 @@ void split(const RuleText& rule, FactorBuilder& b) {
   const size_t dim = wrapped(b.call.integer("dim", 0), self.dims.size());
   std::vector<TensorFactors*> parts;
   for (TensorFactors& result : b.made.results) parts.push_back(&result);
-  constexpr FactorId kNone = 0xFFFF;
-  FactorId piece = kNone;
-  equal_pieces(b, self, dim, parts, &piece);
-  if (piece != kNone) {
-    for (const std::string_view argument : {"split_size", "split_sizes"}) {
-      if (b.call.position(argument) >= 0) b.scaled(argument, {piece});
-    }
+  const std::optional<FactorId> piece = equal_pieces(b, self, dim, parts);
+  for (const std::string_view argument : {"split_size", "split_sizes"}) {
+    if (piece && b.call.position(argument) >= 0) b.scaled(argument, {*piece});
   }
   view_passes_partial(b);
 }
@@ -352,9 +346,8 @@ void cat(const RuleText& rule, FactorBuilder& b) {
       parts.push_back(&operand);  // skip torch.cat's legacy empty tensors
   }
   if (parts.empty() || result.dims.empty()) throw Misfit("cat without tensors");
-  FactorId piece = 0;
-  equal_pieces(b, result, dim, parts, &piece);
-  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
+  equal_pieces(b, result, dim, parts);
+  view_passes_partial(b);
 }
 
 // constant_pad_nd: pairs from the last dimension on. Padded dimensions are not sharded.
@@ -388,23 +381,6 @@ void repeat(const RuleText& rule, FactorBuilder& b) {
     if (d >= more) result.dims[d].push_back(self.dims[d - more][0]);
   }
 }
-
-constexpr std::array kViewClasses = std::to_array<ClassRow>({
-    {"repeat", repeat},
-    {"permute", permute},
-    {"transpose", transpose},
-    {"squeeze", squeeze},
-    {"expand", expand},
-    {"reshape", reshape},
-    {"slice", slice},
-    {"slice_backward", slice_backward},
-    {"diagonal", diagonal},
-    {"split", split},
-    {"cat", cat},
-    {"pad", pad},
-});
-
-using Dims = std::vector<int64_t>;
 
 void pointwise(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& first = b.made.results.empty() ? self_of(b) : b.result(0);
@@ -458,19 +434,16 @@ void factory(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) {
     if (operand.sizes == made.sizes) operand.dims = made.dims;
   }
-  for (const std::string_view argument : {"size", "stride"}) {
-    if (b.call.position(argument) < 0) continue;
-    argument == "size" ? b.sizes(argument) : b.strides(argument);
-  }
+  if (b.call.position("size") >= 0) b.sizes("size");
+  if (b.call.position("stride") >= 0) b.strides("stride");
 }
 
 // A result like another tensor does not read that tensor, so a partial one is accepted too.
 void like(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   TensorFactors& self = self_of(b);
-  const bool sized = b.call.position("size") >= 0;
   name_dims(b, made);
-  if (sized) {
+  if (b.call.position("size") >= 0) {
     factory(rule, b);
     if (self.sizes != made.sizes) b.whole(self);
   } else if (self.sizes == made.sizes) {
@@ -492,22 +465,18 @@ void like(const RuleText& rule, FactorBuilder& b) {
 void reduction(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   std::vector<bool> reduced(self.dims.size(), false);
-  const char* name = b.call.position("dim") >= 0 ? "dim" : "dims";
-  const Dims dims = b.call.integers(name);
+  const DimList dims = b.call.integers(b.call.position("dim") >= 0 ? "dim" : "dims");
   for (const int64_t dim : dims) {
     if (!reduced.empty()) reduced[wrapped(dim, reduced.size())] = true;
   }
   if (dims.empty()) reduced.assign(reduced.size(), true);
-  std::optional<PartialOp> op;
-  for (const PartialOp known : {PartialOp::kSum, PartialOp::kAverage, PartialOp::kMax, PartialOp::kMin}) {
-    if (!rule.words.empty() && rule.words[0] == to_string(known)) op = known;
-  }
-  const bool counts = !rule.words.empty() && rule.words[0] == "count";
-  if (counts) op = PartialOp::kSum;
+  const std::string_view word = rule.words.empty() ? std::string_view() : rule.words[0];
+  const bool counts = word == "count";
+  const std::optional<PartialOp> op = counts ? PartialOp::kSum : find_named<PartialOp>(word);
   name_dims(b, self);
   for (size_t d = 0; d < reduced.size(); ++d) {
-    Factor& factor = b.made.factors[self.dims[d][0]];
     if (!reduced[d]) continue;
+    Factor& factor = b.made.factors[self.dims[d][0]];
     factor.whole = !op.has_value();
     if (op) factor.op = *op;
   }
@@ -528,11 +497,8 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
   if (!counts && (op == PartialOp::kSum || op == PartialOp::kAverage)) b.linear({{argument}});
   if (op == PartialOp::kMax || op == PartialOp::kMin) {
     // A maximum of partial maxima is a partial maximum; not so for minima.
-    for (const PartialOp known : {PartialOp::kMax, PartialOp::kMin}) {
-      if (known != *op) continue;
-      b.monotone({{argument}}, false);
-      std::erase_if(b.made.partial, [&](const AxisStrategy& strategy) { return strategy.name != to_string(known); });
-    }
+    b.monotone({{argument}}, false);
+    std::erase_if(b.made.partial, [&](const AxisStrategy& strategy) { return strategy.name != to_string(*op); });
   }
 }
 
@@ -631,7 +597,6 @@ void einsum(const RuleText& rule, FactorBuilder& b) {
     }
   };
   std::string_view rest = std::string_view(text).substr(0, arrow);
-  std::vector<std::vector<std::string>> groups;
   for (TensorFactors& operand : b.made.operands) {
     const size_t comma = std::min(rest.find(','), rest.size());
     spread(rest.substr(0, comma), operand);
@@ -652,10 +617,9 @@ Indexed indexed(FactorBuilder& b) {
   Indexed found;
   TensorFactors& self = self_of(b);
   found.dims.assign(self.dims.size(), false);
-  const int position = b.call.position("indices");
   const Argument* list = b.call.argument("indices");
   if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("the call has no indices");
-  found.indices = b.operands(static_cast<uint16_t>(position));
+  found.indices = b.operands(static_cast<uint16_t>(b.call.position("indices")));
   size_t d = 0;
   size_t runs = 0;
   for (const Argument& index : b.call.graph().list(*list)) {
@@ -769,18 +733,25 @@ constexpr std::array kClasses = std::to_array<ClassRow>({
     {"whole", whole},
     {"placeholder", placeholder},
     {"end", end},
+    {"repeat", repeat},
+    {"permute", permute},
+    {"transpose", transpose},
+    {"squeeze", squeeze},
+    {"expand", expand},
+    {"reshape", reshape},
+    {"slice", slice},
+    {"slice_backward", slice_backward},
+    {"diagonal", diagonal},
+    {"split", split},
+    {"cat", cat},
+    {"pad", pad},
 });
 
 }  // namespace
 
-std::span<const ClassRow> view_classes() { return kViewClasses; }
-
 ClassBuilder find_class(std::string_view word) {
-  for (const std::span<const ClassRow>& rows : {std::span<const ClassRow>(kClasses), view_classes()}) {
-    const auto found = std::ranges::find(rows, word, &ClassRow::word);
-    if (found != rows.end()) return found->build;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(kClasses, word, &ClassRow::word);
+  return found != kClasses.end() ? found->build : nullptr;
 }
 
 }  // namespace shadowgraph

@@ -212,18 +212,12 @@ class RuleReader {
       clause.kind = Kind::kWhole;
     } else if (kind == "equal") {
       clause.kind = Kind::kEqual;
-    } else {
+    } else if (const auto op = find_named<PartialOp>(kind)) {
       clause.kind = Kind::kReduce;
-      bool found = false;
-      for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage, PartialOp::kMax, PartialOp::kMin}) {
-        if (kind != to_string(op)) continue;
-        clause.op = op;
-        found = true;
-      }
-      if (!found) {
-        cursor_.fail(fmt::format("'{}'", names.empty() ? "" : names.back()),
-                     "factors, then whole, equal, sum, avg, max or min");
-      }
+      clause.op = *op;
+    } else {
+      cursor_.fail(fmt::format("'{}'", names.empty() ? "" : names.back()),
+                   "factors, then whole, equal, sum, avg, max or min");
     }
     names.pop_back();
     clause.groups.push_back(std::move(names));

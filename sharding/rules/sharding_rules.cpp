@@ -13,6 +13,7 @@
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/units.h"
+#include "sharding/layout/dimension_cuts.h"
 #include "sharding/rules/node_factors.h"
 #include "support/source_place.h"
 
@@ -179,8 +180,6 @@ NodeStrategies strategies_of(const NodeFactors& factors) {
 
 namespace {
 
-constexpr std::string_view kWhere = "<sharding rules>";
-
 // Rules registered by users; process-wide.
 struct Registered {
   std::mutex mutex;
@@ -241,14 +240,9 @@ void ShardingRules::Table::add(std::vector<RuleText> added) {
   }
 }
 
-const RuleText* ShardingRules::Table::find(std::string_view name, const NodeCall& call) const {
+const std::vector<RuleText>* ShardingRules::Table::lines_of(std::string_view name) const {
   for (const std::string_view key : {name, without_overload(name)}) {
-    const auto found = rules.find(std::string(key));
-    if (found == rules.end()) continue;
-    for (const RuleText& rule : found->second) {
-      if (call.holds(rule.condition)) return &rule;
-    }
-    return nullptr;
+    if (const auto found = rules.find(std::string(key)); found != rules.end()) return &found->second;
   }
   return nullptr;
 }
@@ -268,8 +262,8 @@ bool draws_numbers(const NodeCall& call) {
   for (const char* name : {"dropout_p", "p"}) {
     if (call.position(name) < 0) continue;
     const Argument* probability = call.argument(name);
-    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
-    if (!given) return name != std::string_view("dropout_p");  // defaults to 0
+    if (probability == nullptr || probability->kind == ArgumentKind::kNone)
+      return name != std::string_view("dropout_p");  // defaults to 0
     if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
     if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
   }
@@ -281,19 +275,17 @@ bool draws_numbers(const NodeCall& call) {
 // Returns the operator's rule, or that of its functional form: aten::add for aten::add_.
 const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
   const std::string& name = call.target().name();
-  if (const RuleText* own = find(name, call)) return own;
-  const std::string plain = name_of_plain(name);
-  return plain.empty() ? nullptr : find(plain, call);
+  for (const std::vector<RuleText>* lines : {lines_of(name), lines_of(name_of_plain(name))}) {
+    if (lines == nullptr) continue;
+    const auto rule = std::ranges::find_if(*lines, [&](const RuleText& one) { return call.holds(one.condition); });
+    if (rule != lines->end()) return &*rule;
+  }
+  return nullptr;
 }
 
 const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) const {
-  const std::string plain = name_of_plain(name);
-  for (const std::string_view one : {name, std::string_view(plain)}) {
-    for (const std::string_view key : {one, without_overload(one)}) {
-      if (const auto found = rules.find(std::string(key)); found != rules.end()) return &found->second;
-    }
-  }
-  return nullptr;
+  const std::vector<RuleText>* own = lines_of(name);
+  return own != nullptr ? own : lines_of(name_of_plain(name));
 }
 
 const NodeStrategies& KnownCall::strategies() const {
@@ -307,9 +299,7 @@ NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) cons
   const bool by_facts = rule == nullptr;
   if (by_facts) rule = class_by_facts(call);
   FactorBuilder builder(call);
-  if (rule == nullptr) {
-    return builder.finish();
-  }
+  if (rule == nullptr) return builder.finish();
   try {
     if (rule->builder.empty()) {
       bind_patterns(*rule, builder);
@@ -351,17 +341,13 @@ std::string condition_text(const RuleCondition& condition) {
   return fmt::format("if {}{}{}: ", condition.negated ? "!" : "", condition.argument, equals);
 }
 
-void check_classes(const std::vector<RuleText>& rules) {
+std::vector<RuleText> read_rules(std::string_view text) {
+  std::vector<RuleText> rules = parse_rules(text, "<sharding rules>");
   for (const RuleText& rule : rules) {
     if (rule.builder.empty() || find_class(rule.builder) != nullptr) continue;
     throw ParseError(fmt::format("sharding rule of {}: unknown class \"{}\"", rule.name, rule.builder), rule.line,
                      rule.column);
   }
-}
-
-std::vector<RuleText> read_rules(std::string_view text) {
-  std::vector<RuleText> rules = parse_rules(text, kWhere);
-  check_classes(rules);
   return rules;
 }
 
@@ -373,14 +359,9 @@ struct AxisCut {
 
 bool has_layouts(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
                  size_t axis) {
-  if (operands.size() != strategy.operands.size() || results.size() != strategy.results.size()) return false;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i][axis] != strategy.operands[i]) return false;
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i][axis] != strategy.results[i]) return false;
-  }
-  return true;
+  const auto on_axis = [axis](const Layout& layout) { return layout[axis]; };
+  return std::ranges::equal(operands, strategy.operands, {}, on_axis) &&
+         std::ranges::equal(results, strategy.results, {}, on_axis);
 }
 
 // Returns the number of elements of the factor outside the split in a tensor that has it; 0 if it is not sharded.
@@ -533,23 +514,12 @@ double RuleCoverage::share() const {
 RuleCoverage RuleCoverage::of(const Graph& graph, const ShardingRules& rules) {
   RuleCoverage coverage;
   for (const NodeId node : graph.nodes()) {
-    bool tensors = false;
-    const auto look = [&](ValueId value) { tensors = tensors || graph.value(value).kind == ValueKind::kTensor; };
-    graph.for_each_input(node, look);
-    graph.for_each_output(node, look);
-    if (!tensors) continue;
+    if (NodeTensors::of(graph, node).size() == 0) continue;
     ++coverage.nodes;
-    switch (rules.strategies(graph, node).source) {
-      case RuleSource::kRule:
-        ++coverage.by_rule;
-        break;
-      case RuleSource::kClass:
-        ++coverage.by_class;
-        break;
-      case RuleSource::kReplicated:
-        ++coverage.without_a_rule[graph.target(node).name()];
-        break;
-    }
+    const RuleSource source = rules.strategies(graph, node).source;
+    ++(source == RuleSource::kRule    ? coverage.by_rule
+       : source == RuleSource::kClass ? coverage.by_class
+                                      : coverage.without_a_rule[graph.target(node).name()]);
   }
   return coverage;
 }
@@ -583,16 +553,15 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
     if (!cut) fail(fmt::format("no strategy for axis {} has these placements", mesh.axes[axis].name));
     cuts.push_back(*cut);
   }
-  std::vector<std::vector<int64_t>> local(factors.results.size());
   for (const TensorFactors& tensor : factors.operands) {
     if (tensor.operand < 0) continue;
     if (!local_sizes(tensor.sizes, operands[static_cast<size_t>(tensor.operand)], mesh))
       fail("a size is not divisible");
   }
+  std::vector<std::optional<std::vector<int64_t>>> local;
   for (size_t r = 0; r < factors.results.size(); ++r) {
-    std::optional<std::vector<int64_t>> sizes = local_sizes(factors.results[r].sizes, results[r], mesh);
-    if (!sizes) fail("a size is not divisible");
-    local[r] = std::move(*sizes);
+    local.push_back(local_sizes(factors.results[r].sizes, results[r], mesh));
+    if (!local.back()) fail("a size is not divisible");
   }
 
   const std::span<const Argument> whole = graph.arguments(node);
@@ -601,18 +570,16 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
     Argument& argument = arguments[made.argument];
     if (argument.kind == ArgumentKind::kNone) continue;
     if (made.kind == LocalArgument::Kind::kSizes) {
-      argument = graph.int_list(local[made.tensor]);
+      argument = graph.int_list(*local.at(0));
       continue;
     }
     if (made.kind == LocalArgument::Kind::kStrides) {
-      argument = graph.int_list(strides_in_order(local[made.tensor], graph.ints(argument)));
+      argument = graph.int_list(strides_in_order(*local.at(0), graph.ints(argument)));
       continue;
     }
     int64_t divisor = 1;
     for (const AxisCut& cut : cuts) {
-      if (!cut.factor) continue;
-      if (std::find(made.factors.begin(), made.factors.end(), *cut.factor) != made.factors.end())
-        divisor *= cut.devices;
+      if (cut.factor && std::ranges::find(made.factors, *cut.factor) != made.factors.end()) divisor *= cut.devices;
     }
     if (divisor == 1) continue;
     // A value that is not divisible is an end beyond the dimension's end.
@@ -624,9 +591,7 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
       argument = Argument::of_int(scaled(argument.i));
     } else if (argument.kind == ArgumentKind::kIntList) {
       std::vector<int64_t> ints(graph.ints(argument).begin(), graph.ints(argument).end());
-      for (size_t i = 0; i < ints.size(); ++i) {
-        if (made.element < 0 || static_cast<size_t>(made.element) == i) ints[i] = scaled(ints[i]);
-      }
+      for (int64_t& value : ints) value = scaled(value);
       argument = graph.int_list(ints);
     }
   }
