@@ -25,8 +25,6 @@ struct CalibrateRequest {
   bool measures() const { return trace.empty() && table.empty() && collectives.empty(); }
 };
 
-constexpr const char* kFromFiles = "Specs from files";
-
 void make_folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) make_folder(folder);
@@ -34,10 +32,7 @@ void make_folder_of(const std::string& path) {
 
 int measure_this_machine(const std::string& output) {
   const std::string path = output.empty() ? DeviceSpec::calibration_file() : output;
-  const DeviceSpec spec = [] {
-    const Progress progress("measuring this machine");
-    return shadowgraph::calibrate();
-  }();
+  const DeviceSpec spec = with_progress("measuring this machine", [] { return shadowgraph::calibrate(); });
   if (output.empty()) {
     replace_private_file(path, shadowgraph::json_text(to_json(spec), 2) + "\n");
   } else {
@@ -133,7 +128,7 @@ int calibrate(const CLI::App& command, const CalibrateRequest& request) {
 }
 
 void add_options(CLI::App& command, CalibrateRequest& request) {
-  begin_group(command, kFromFiles);
+  begin_group(command, "Specs from files");
   command.add_option("--trace", request.trace,
                      "torch.profiler trace recorded with record_shapes=True, .json or .json.gz");
   command.add_option("--table", request.table,

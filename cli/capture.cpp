@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
-
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"

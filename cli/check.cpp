@@ -30,11 +30,6 @@ namespace {
 
 using nlohmann::json;
 
-// The data that `check` saves and compares: totals of a program, broken down by origin.
-//
-// A baseline file is byte-identical on every machine: integers, sorted names, no measurements, no dates. Times are
-// rounded to nanoseconds to hide floating-point noise.
-
 // The origin of a storage or a kernel.
 struct Maker {
   std::string kind;    // storage kind, "activation", or the kernel's phase, "backward"
@@ -43,6 +38,8 @@ struct Maker {
   friend auto operator<=>(const Maker&, const Maker&) = default;
 };
 
+// Totals of a program, broken down by origin. A file is byte-identical on every machine: integers, sorted names, no
+// measurements, no dates. Times are rounded to nanoseconds to hide floating-point noise.
 struct Baseline {
   using Amounts = std::map<Maker, int64_t>;
 
@@ -167,8 +164,6 @@ Baseline Baseline::from_json(const json& json, const std::string& name) {
   return baseline;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-
 constexpr int kGrew = 4;  // exit code; errors are 1 to 3
 
 struct CheckRequest {
@@ -222,9 +217,6 @@ CLI::Validator limit_check(bool sizes) {
           ""};
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Growth
-
 // Growth by origin. Origins in layers that differ only in their index share a row.
 struct Growth {
   std::string kind, module, op;
@@ -238,30 +230,23 @@ std::string starred(const std::string& path) {
   constexpr std::string_view kUnnamed = "sg::input input";
   if (path.starts_with(kUnnamed)) return std::string(kUnnamed) + "*";
   std::string text;
-  size_t at = 0;
-  while (at <= path.size()) {
-    const size_t end = std::min(path.find('.', at), path.size());
+  for (size_t at = 0, end = 0; at <= path.size(); at = end + 1) {
+    end = std::min(path.find('.', at), path.size());
     const std::string step = path.substr(at, end - at);
     const bool number = !step.empty() && step.find_first_not_of("0123456789") == step.npos;
     text += (at == 0 ? "" : ".") + (number ? "*" : step);
-    at = end + 1;
   }
   return text;
 }
 
 // Sorted by growth, largest first; decreases are left out.
 std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::Amounts& after) {
-  std::set<Maker> makers;
-  for (const auto& [maker, amount] : before) makers.insert(maker);
-  for (const auto& [maker, amount] : after) makers.insert(maker);
-  const auto in = [](const Baseline::Amounts& amounts, const Maker& maker) {
-    const auto found = amounts.find(maker);
-    return found == amounts.end() ? int64_t{0} : found->second;
-  };
+  std::map<Maker, std::pair<int64_t, int64_t>> amounts;  // before and after
+  for (const auto& [maker, amount] : before) amounts[maker].first = amount;
+  for (const auto& [maker, amount] : after) amounts[maker].second = amount;
   std::map<Maker, Growth> rows;
-  for (const Maker& maker : makers) {
-    const int64_t was = in(before, maker);
-    const int64_t is = in(after, maker);
+  for (const auto& [maker, amount] : amounts) {
+    const auto [was, is] = amount;
     if (was == is) continue;
     Growth& row = rows[{maker.kind, starred(maker.module), starred(maker.op)}];
     row.kind = maker.kind;
@@ -275,7 +260,7 @@ std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::A
   for (auto& [key, row] : rows) {
     if (row.delta() > 0) grown.push_back(std::move(row));
   }
-  std::stable_sort(grown.begin(), grown.end(), [](const Growth& a, const Growth& b) { return a.delta() > b.delta(); });
+  std::ranges::stable_sort(grown, std::ranges::greater(), &Growth::delta);
   return grown;
 }
 
@@ -294,27 +279,22 @@ struct CheckResult {
   bool grew() const { return std::ranges::any_of(metrics, &Metric::grew); }
 };
 
-std::string text_of_bytes(int64_t bytes) { return human_bytes(bytes); }
 std::string text_of_nanoseconds(int64_t time) { return human_seconds(static_cast<double>(time) * 1e-9); }
-std::string text_of_count(int64_t count) { return human_count(count); }
 
 CheckResult compare_baselines(Baseline before, Baseline after, const CheckRequest& request) {
   CheckResult result{.before = std::move(before), .after = std::move(after)};
   const Baseline& a = result.before;
   const Baseline& b = result.after;
   result.metrics = {
-      {"peak memory", a.peak, b.peak, text_of_bytes, parse_limit(request.max_peak, true)},
+      {"peak memory", a.peak, b.peak, human_bytes, parse_limit(request.max_peak, true)},
       {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, parse_limit(request.max_time, false)},
-      {"saved for backward", a.saved, b.saved, text_of_bytes},
-      {"parameters", a.parameters, b.parameters, text_of_bytes},
-      {"FLOPs", a.flops, b.flops, text_of_count}};
+      {"saved for backward", a.saved, b.saved, human_bytes},
+      {"parameters", a.parameters, b.parameters, human_bytes},
+      {"FLOPs", a.flops, b.flops, human_count}};
   result.at_peak = growth_of(a.at_peak, b.at_peak);
   result.kernels = growth_of(a.kernels, b.kernels);
   return result;
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// As text, Markdown and JSON
 
 std::string change_text(int64_t before, int64_t after, std::string (*text)(int64_t)) {
   if (before == after) return "";
@@ -371,7 +351,7 @@ std::string to_text(const CheckResult& result, int rows) {
                          row.kind, maker_text(row));
     });
   };
-  table("growth at the memory peak", result.at_peak, text_of_bytes);
+  table("growth at the memory peak", result.at_peak, human_bytes);
   table("slower kernels", result.kernels, text_of_nanoseconds);
   return text;
 }
@@ -409,7 +389,7 @@ std::string to_markdown(const CheckResult& result, int rows) {
                          amount(row.before), amount(row.after), change_text(row.before, row.after, amount));
     });
   };
-  table("Growth at the memory peak:", result.at_peak, text_of_bytes);
+  table("Growth at the memory peak:", result.at_peak, human_bytes);
   table("Slower kernels:", result.kernels, text_of_nanoseconds);
   return text;
 }
@@ -439,8 +419,6 @@ json to_json(const CheckResult& result) {
   return object;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-
 // A CPU's spec is measured on this machine, so the result would depend on it: it is used only if named explicitly.
 DeviceSpec spec_of(const CheckRequest& request, const std::string& of_baseline) {
   return Machine::find(request.spec.empty() ? of_baseline : request.spec).specs();
@@ -457,7 +435,7 @@ int update(const CLI::App& command, const CheckRequest& request) {
   takes_none_of(command, "--update", {"--max-peak", "--max-time", "--markdown", "--json", "--rows"});
   const Baseline baseline = now(request, spec_of(request, ""));
   write_file(request.baseline, shadowgraph::json_text(baseline.to_json(), 1) + "\n");
-  print_log("{}: {} at the peak, {} a step on {}\n", request.baseline, text_of_bytes(baseline.peak),
+  print_log("{}: {} at the peak, {} a step on {}\n", request.baseline, human_bytes(baseline.peak),
             text_of_nanoseconds(baseline.time), baseline.spec);
   return 0;
 }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -56,10 +58,7 @@ c10::DeviceType device_of(const Graph& graph) {
 }
 
 bool has_backward(const Graph& graph) {
-  for (const NodeId n : graph.nodes()) {
-    if (graph.node(n).phase == Graph::kBackward) return true;
-  }
-  return false;
+  return std::ranges::any_of(graph.nodes(), [&](NodeId n) { return graph.node(n).phase == Graph::kBackward; });
 }
 
 std::vector<RegionId> stages_named(const Graph& graph, const std::string& modules) {
@@ -73,9 +72,7 @@ void check(const CheckpointRequest& request) {
   if (!request.plans() && request.chain.empty() && request.module_statistics.empty()) {
     throw Error("nothing to do: give --pareto, --memory, --bytes, --svg, --chain or --module-statistics");
   }
-  if (!request.output.empty() && !request.one_plan()) {
-    throw Error("-o requires --memory or --bytes");
-  }
+  if (!request.output.empty() && !request.one_plan()) throw Error("-o requires --memory or --bytes");
   if (request.bytes && request.memory) throw Error("--memory and --bytes cannot be combined; give one of them");
 }
 
@@ -171,10 +168,8 @@ int checkpoint(const CheckpointRequest& request) {
   }
   if (!request.plans()) return 0;
 
-  const CheckpointCurve curve = [&] {
-    const Progress progress("planning recompute");
-    return CheckpointCurve::of(graph, regions, options);
-  }();
+  const CheckpointCurve curve =
+      with_progress("planning recompute", [&] { return CheckpointCurve::of(graph, regions, options); });
   RecomputeCurve figures = RecomputeCurve::of(graph, curve, times);
   if (!request.picture.empty()) {
     write_file(request.picture, to_svg(figures, loaded.name + ": peak memory against recompute"));

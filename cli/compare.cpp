@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "cli/estimates.h"
 #include "cli/figures.h"
@@ -28,7 +27,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kWhole = "top_at_peak is all of it";
-
 constexpr int kDifferent = 1;  // exit code of --nodes, as of diff(1)
 constexpr const char* kPage = "Page (-o)";
 constexpr const char* kTimes = "Estimates (with -o or a trace)";
@@ -60,8 +58,7 @@ json saved_profile(const std::string& source) {
   const std::string text = read_file(source);
   if (!text.starts_with('{')) return {};
   json object = parse_json(text, source);
-  if (object.contains("shadowgraph")) return {};
-  return object;
+  return object.contains("shadowgraph") ? json() : object;
 }
 
 // Returns the profile of a source as JSON, read from profile.json or computed.
@@ -95,25 +92,21 @@ std::string change(const std::string& name, double before, double after) {
 }
 
 struct Change {
-  std::string what;
-  std::string figure;
-  double before = 0;
-  double after = 0;
+  std::string what, figure;
+  double before = 0, after = 0;
 };
 
 std::vector<Change> changes_of(const std::map<std::string, double>& before, const std::map<std::string, double>& after,
                                const std::string& figure) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : before) names.insert(name);
-  for (const auto& [name, value] : after) names.insert(name);
+  std::map<std::string, std::pair<double, double>> values;
+  for (const auto& [name, value] : before) values[name].first = value;
+  for (const auto& [name, value] : after) values[name].second = value;
   std::vector<Change> changes;
-  for (const std::string& name : names) {
-    const auto of = [&](const auto& map) { return map.contains(name) ? map.at(name) : 0.0; };
-    if (of(before) != of(after)) changes.push_back({name, figure, of(before), of(after)});
+  for (const auto& [name, value] : values) {
+    if (value.first != value.second) changes.push_back({name, figure, value.first, value.second});
   }
-  std::stable_sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::abs(a.after - a.before) > std::abs(b.after - b.before);
-  });
+  std::ranges::stable_sort(changes, std::ranges::greater(),
+                           [](const Change& change) { return std::abs(change.after - change.before); });
   return changes;
 }
 
@@ -123,8 +116,7 @@ std::vector<Change> changed_totals(const Figures& before, const Figures& after) 
        {"nodes", "parameters", "parameter_bytes", "saved_activation_bytes", "peak/bytes", "peak_with_scratch/bytes",
         "device_memory/reserved_peak_bytes", "memory_layout/bytes", "flops/forward", "flops/backward",
         "flops/optimizer", "time/seconds", "time/waiting_seconds"}) {
-    const auto a = before.at(path);
-    const auto b = after.at(path);
+    const auto a = before.at(path), b = after.at(path);
     if (!a && !b) continue;
     std::string name(path);
     std::replace(name.begin(), name.end(), '/', ' ');
@@ -134,8 +126,7 @@ std::vector<Change> changed_totals(const Figures& before, const Figures& after) 
 }
 
 std::vector<Change> changed_modules(const Figures& before, const Figures& after) {
-  const auto tree_before = before.modules();
-  const auto tree_after = after.modules();
+  const auto tree_before = before.modules(), tree_after = after.modules();
   std::vector<Change> modules;
   for (const char* figure :
        {"saved_activation_bytes", "parameter_bytes", "forward_flops", "backward_flops", "temporary_bytes"}) {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/error.h"

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
-
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -97,11 +95,11 @@ class Fitting {
       }
     }
     while (beyond - best->size > 1) {
-      const auto middle = probe(best->size + (beyond - best->size) / 2);
-      if (middle && middle->fits) {
-        best = middle;
+      const int64_t middle = best->size + (beyond - best->size) / 2;
+      if (const auto next = probe(middle); next && next->fits) {
+        best = next;
       } else {
-        beyond = best->size + (beyond - best->size) / 2;
+        beyond = middle;
       }
     }
     return best;
@@ -131,11 +129,9 @@ class Fitting {
     }
     ++captures;
     const Profile costs = profile(loaded->graph, options_);
-    Probe probe{.size = size, .peak = costs.leading_peak().bytes};
-    probe.held = held(costs);
+    Probe probe{.size = size, .held = held(costs), .peak = costs.leading_peak().bytes, .cache = costs.cache};
     probe.fits = probe.held <= request_.memory->bytes && costs.out_of_memory.empty();
-    for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
-    probe.cache = costs.cache;
+    for (const auto& [phase, flops] : costs.flops) probe.flops += flops.matmul;
     if (costs.time() != nullptr) probe.seconds = costs.time()->per_step(costs.time()->seconds());
     if (!probe.fits) limit.clear();
     return probe;
@@ -205,7 +201,9 @@ void check_source(const FitRequest& request) {
   }
 }
 
-void check_search(const FitRequest& request) {
+// Captures every size that is tried, about thirty at most; the result is one of them, so nothing is extrapolated. On a
+// CPU, which has no caching allocator, bytes are the peak including known scratch memory, or live bytes.
+int search(const FitRequest& request) {
   check_source(request);
   if (searches_context(request) && request.longest_from) {
     throw Error("--mode decode searches for the longest context; remove --seq");
@@ -213,12 +211,6 @@ void check_search(const FitRequest& request) {
   if (request.by == MemoryMetric::kReserved && request.capture.device.is_cpu()) {
     throw Error("--by reserved: a CPU has no caching allocator; use --by live, or --device cuda");
   }
-}
-
-// Captures every size that is tried, about thirty at most; the result is one of them, so nothing is extrapolated. On a
-// CPU, which has no caching allocator, bytes are the peak including known scratch memory, or live bytes.
-int search(const FitRequest& request) {
-  check_search(request);
   const char* what = name_of_size(request);
   const int64_t least = request.longest_from.value_or(1);
   std::vector<std::string> policies{request.capture.checkpoint};
@@ -244,10 +236,8 @@ int search(const FitRequest& request) {
   for (const std::string& policy : policies) {
     Fitting fitting(request, policy);
     const std::string name = policy.empty() ? "none" : policy;
-    const auto best = [&] {
-      const Progress progress("looking for the largest " + std::string(what));
-      return fitting.largest(least);
-    }();
+    const auto best =
+        with_progress(fmt::format("looking for the largest {}", what), [&] { return fitting.largest(least); });
     any |= best.has_value();
     if (request.json) {
       list.push_back(to_json(name, what, fitting, best));
@@ -303,10 +293,7 @@ int grid(const CLI::App& command, const FitRequest& request) {
     at.seq = seq;
     return load(at).graph;
   };
-  const SizeGrid found = [&] {
-    const Progress progress("looking for sizes that fit");
-    return SizeGrid::of(capture, sizes);
-  }();
+  const SizeGrid found = with_progress("looking for sizes that fit", [&] { return SizeGrid::of(capture, sizes); });
   if (request.json) {
     nlohmann::json answer = to_json(found);
     answer["model"] = request.capture.source;
@@ -342,9 +329,8 @@ int serve(const CLI::App& command, const FitRequest& request) {
   const std::string device = !request.spec.empty() || !request.memory ? request.spec : request.memory->device;
   if (device.empty()) throw Error("--mode serve requires a device; add --spec, for example --spec l4");
   const ServeRequest& serve_options = request.serve;
-  nlohmann::json keep;
+  nlohmann::json keep, weights;
   if (!serve_options.keep.empty()) keep = serve_options.keep;
-  nlohmann::json weights;
   if (serve_options.weights) weights = *serve_options.weights == "none" ? "" : *serve_options.weights;
   nlohmann::json how{{"spec", device},
                      {"context", capture.context},
@@ -354,14 +340,13 @@ int serve(const CLI::App& command, const FitRequest& request) {
                      {"memory", request.memory ? request.memory->bytes : 0},
                      {"interconnect", serve_options.interconnect}};
   for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(serve_options.engine));
-  const Serving answer = [&] {
-    const Progress progress("profiling " + capture.source + " as served");
+  const Serving answer = with_progress("profiling " + capture.source + " as served", [&] {
     return needed_python(capture.source + " is a Python model")
         .serve({{"source", capture.source},
                 {"debug", capture.debug},
                 {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
                 {"how", std::move(how)}});
-  }();
+  });
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return answer.fits() ? 0 : 1;
 }

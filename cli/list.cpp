@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <map>
 #include <vector>
@@ -46,8 +45,7 @@ void list_models(bool json) {
       if (info.default_image_size != 0) entry["default_image_size"] = info.default_image_size;
       list.push_back(std::move(entry));
     }
-    print_text(json_text(list));
-    return;
+    return print_text(json_text(list));
   }
   print_text(fmt::format("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", ""));
   for (const auto& info : models::available()) {
@@ -63,8 +61,7 @@ void list_devices(bool json) {
   if (json) {
     auto list = nlohmann::json::array();
     for (const std::string& name : DeviceSpec::names()) list.push_back(to_json(DeviceSpec::named(name)));
-    print_text(json_text(list));
-    return;
+    return print_text(json_text(list));
   }
   print_text(fmt::format("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", "DEVICE", "MEMORY", "BYTES/S", "FLOP/S f32",
                          "FLOP/S bf16", ""));
@@ -90,8 +87,7 @@ void list_passes(bool json) {
       }
       list.push_back({{"name", pass->name}, {"summary", pass->summary}, {"options", std::move(options)}});
     }
-    print_text(json_text(list));
-    return;
+    return print_text(json_text(list));
   }
   for (const Pass* pass : all_passes()) {
     print_text(fmt::format("{:<14} {}\n", pass->name, pass->summary));
@@ -128,11 +124,8 @@ nlohmann::json to_json(const std::string& directory, const std::vector<KernelCac
 }
 
 struct Row {
-  int64_t entries = 0;
+  int64_t entries = 0, broken = 0, bytes = 0, last_use = 0;
   int64_t foreign = 0;  // for another compiler or processor
-  int64_t broken = 0;
-  int64_t bytes = 0;
-  int64_t last_use = 0;
 };
 
 void print_row(size_t width, const std::string& name, const Row& row) {
@@ -155,14 +148,8 @@ void print_deleted(const ListRequest& request, const std::vector<KernelCacheEntr
 void list_kernels(const ListRequest& request) {
   const std::string directory = directory_of(request);
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
-  if (request.json) {
-    print_text(json_text(to_json(directory, entries)));
-    return;
-  }
-  if (entries.empty()) {
-    print_text(fmt::format("{}: no kernels\n", directory));
-    return;
-  }
+  if (request.json) return print_text(json_text(to_json(directory, entries)));
+  if (entries.empty()) return print_text(fmt::format("{}: no kernels\n", directory));
   const std::string identity = compiler_backend()->identity();
   std::map<std::string, Row> rows;
   Row total;
@@ -173,11 +160,8 @@ void list_kernels(const ListRequest& request) {
       ++row->entries;
       row->bytes += entry.bytes;
       row->last_use = std::max(row->last_use, entry.last_use);
-      if (!entry.problem.empty()) {
-        ++row->broken;
-      } else if (entry.identity != identity) {
-        ++row->foreign;
-      }
+      row->broken += entry.problem.empty() ? 0 : 1;
+      row->foreign += entry.problem.empty() && entry.identity != identity ? 1 : 0;
     }
   }
   print_text(
@@ -209,10 +193,7 @@ bool verify_kernels(const ListRequest& request) {
 void list_operators(bool json) {
   const std::vector<std::string> compiled = compilable_operators();
   const std::map<std::string, std::string> without = operators_without_kernels();
-  if (json) {
-    print_text(json_text({{"compiled", compiled}, {"without", without}}));
-    return;
-  }
+  if (json) return print_text(json_text({{"compiled", compiled}, {"without", without}}));
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const auto& [name, reason] : without) by_reason[reason].push_back(name);
   print_out("{} operators have kernels:\n  {}\n", compiled.size(), fmt::join(compiled, "\n  "));

@@ -1,5 +1,4 @@
 // `shadowgraph operator`: shows every rule and kernel of an operator with its source location.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>

@@ -1,8 +1,5 @@
 // `shadowgraph opt`: runs passes on a saved graph.
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
-
-#include <cstdio>
 
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -29,13 +26,10 @@ int optimize(const OptimizeRequest& request) {
   }
   const Pipeline pipeline = Pipeline::parse(request.passes);
   Graph graph = read_saved_graph(request.file);
-  PipelineReport report;
-  {
-    const Progress progress("running " + pipeline.text());
-    PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
-    options.restore_on_error = false;  // the graph is discarded if a pass fails
-    report = pipeline.run(graph, options);
-  }
+  PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
+  options.restore_on_error = false;  // the graph is discarded if a pass fails
+  const PipelineReport report =
+      with_progress("running " + pipeline.text(), [&] { return pipeline.run(graph, options); });
   if (request.output.empty()) {
     print_text(to_text(graph));
     print_to(stderr, to_text(report));

@@ -4,12 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <system_error>
 
 #include "cli/output.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/units.h"
 #include "support/suggestion.h"
 #include "support/text.h"
 

@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -58,12 +56,6 @@ constexpr Export kExports[] = {
      [](const Profiled& p) { return memory_snapshot(p.costs, p.estimates->options().memory); }},
 };
 
-std::vector<std::string> export_names() {
-  std::vector<std::string> names;
-  for (const Export& each : kExports) names.emplace_back(each.name);
-  return names;
-}
-
 constexpr const char* kProcesses = "torch.distributed (Python models only)";
 
 std::string ranks_problem(const std::string& text) {
@@ -78,6 +70,8 @@ void add_options(CLI::App& command, ProfileRequest& request) {
   add_estimate_options(command, request.estimate);
   command.add_flag("--measure", request.estimate.measure,
                    "Measure scratch memory and time of each distinct call on this CPU; results are cached");
+  std::vector<std::string> exports;
+  for (const Export& each : kExports) exports.emplace_back(each.name);
   begin_group(command, kOutput);
   command
       .add_option("--what-if", request.what_if,
@@ -90,7 +84,7 @@ void add_options(CLI::App& command, ProfileRequest& request) {
                   "More files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
       ->delimiter(',')
       ->type_name("NAME,...")
-      ->check(one_of(export_names()));
+      ->check(one_of(exports));
   command.add_flag("--json", request.json, "Print one JSON object instead of tables");
   command.add_flag("--run", request.run, "Also profile the first three steps of a training run");
   add_choice(command, "--group", request.group, "Group table rows by module, composite or operator");
@@ -118,19 +112,16 @@ struct WhatIfChange {
 const std::vector<WhatIfChange>& what_if_changes() {
   static const std::vector<WhatIfChange> known = {
       {"dtype", one_of({"bf16", "f16"}),
-       [](WhatIf& change, const std::string& value) {
-         change.dtype = value == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
-       }},
+       [](WhatIf& change, const auto& value) { change.dtype = value == "bf16" ? c10::kBFloat16 : c10::kHalf; }},
       {"optimizer", one_of({"none", "sgd", "sgd_momentum", "adam", "adamw"}),
-       [](WhatIf& change, const std::string& value) { change.optimizer = value; }},
+       [](WhatIf& change, const auto& value) { change.optimizer = value; }},
       {"accumulate", whole_number_from(1),
-       [](WhatIf& change, const std::string& value) { change.accumulate = std::stoll(value); }},
+       [](WhatIf& change, const auto& value) { change.accumulate = std::stoll(value); }},
       {"checkpoint", CLI::Validator([](std::string&) { return std::string(); }, ""),
-       [](WhatIf& change, const std::string& value) { change.checkpoint = value; }},
+       [](WhatIf& change, const auto& value) { change.checkpoint = value; }},
       {"zero", one_of({"0", "1", "2", "3"}),
-       [](WhatIf& change, const std::string& value) { change.zero_stage = std::stoi(value); }},
-      {"ranks", whole_number_from(2),
-       [](WhatIf& change, const std::string& value) { change.ranks = std::stoll(value); }},
+       [](WhatIf& change, const auto& value) { change.zero_stage = std::stoi(value); }},
+      {"ranks", whole_number_from(2), [](WhatIf& change, const auto& value) { change.ranks = std::stoll(value); }},
   };
   return known;
 }
@@ -150,14 +141,6 @@ void apply(const std::string& text, WhatIf& change) {
     return;
   }
   throw CLI::ValidationError("--what-if", one_of(names)(name));
-}
-
-SummaryOptions summary_options(const ProfileRequest& request) {
-  SummaryOptions options;
-  options.grouping = request.group;
-  options.depth = request.depth;
-  options.max_rows = static_cast<size_t>(request.rows);
-  return options;
 }
 
 void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
@@ -198,9 +181,7 @@ int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
 int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
   if (request.capture.world == 0) throw CLI::ValidationError("--ranks", "requires --world, the number of processes");
   for (const char* option : {"--checkpoint", "--what-if", "--run", "--measure", "--mesh"}) {
-    if (command.count(option) > 0) {
-      throw CLI::ValidationError(option, "applies to a single process; remove --ranks");
-    }
+    if (command.count(option) > 0) throw CLI::ValidationError(option, "applies to a single process; remove --ranks");
   }
   if (kind_of_source(request.capture.source) != SourceKind::kPython) {
     throw Error("--ranks requires a Python model (some.module:factory or hf:CONFIG.json), not " +
@@ -220,11 +201,9 @@ int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
                 {"json", request.json},
                 {"folder", request.folder},
                 {"exports", request.exports}});
-  const std::string text = [&] {
-    const Progress progress("profiling the ranks of " + request.capture.source);
+  print_text(with_progress("profiling the ranks of " + request.capture.source, [&] {
     return needed_python(request.capture.source + " is a Python model").ask("ranks", ranks);
-  }();
-  print_text(text);
+  }));
   return 0;
 }
 
@@ -246,7 +225,11 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
+    SummaryOptions options;
+    options.grouping = request.group;
+    options.depth = request.depth;
+    options.max_rows = static_cast<size_t>(request.rows);
+    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(options)) + "\n" +
                to_text(profiled->costs));
   }
   if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);

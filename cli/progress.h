@@ -3,6 +3,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace shadowgraph::cli {
 
@@ -19,5 +20,12 @@ class Progress {
   std::string what_;
   std::thread thread_;  // of the outermost operation
 };
+
+// Shows `what` while `work` runs, and returns its result.
+template <class F>
+auto with_progress(std::string what, F&& work) {
+  const Progress progress(std::move(what));
+  return work();
+}
 
 }  // namespace shadowgraph::cli

@@ -102,10 +102,8 @@ int shard(const ShardRequest& request) {
   };
   if (!request.output.empty()) make_folder(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
-  const Sharding planned = [&] {
-    const Progress progress("looking for the best sharding of " + loaded.name);
-    return shard_step(std::move(loaded.graph), step);
-  }();
+  const Sharding planned = with_progress("looking for the best sharding of " + loaded.name,
+                                         [&] { return shard_step(std::move(loaded.graph), step); });
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);
@@ -160,10 +158,9 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
                              .threads = static_cast<size_t>(request.threads),
                              .solver = request.step.solver,
                              .highs = request.step.highs};
-  const AssignmentSolution solution = [&] {
-    const Progress progress("solving " + request.problem);
+  const AssignmentSolution solution = with_progress("solving " + request.problem, [&] {
     return request.solution.empty() ? solve(problem, options) : imported_solution(problem, request);
-  }();
+  });
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json_text(json));
   if (request.json) {
@@ -190,29 +187,19 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
   for (const char* needed : {"SOURCE", "--mesh"}) {
     if (command.count(needed) == 0) throw CLI::RequiredError(needed);
   }
-  for (const char* option : {"--gap", "--threads"}) {
-    if (command.count(option) > 0) throw CLI::ValidationError(option, "requires --problem");
-  }
+  const auto needs = [&](bool met, const char* option, const char* what) {
+    if (!met && command.count(option) > 0) throw CLI::ValidationError(option, what);
+  };
+  needs(false, "--gap", "requires --problem");
+  needs(false, "--threads", "requires --problem");
   if (!request.solution.empty())
     takes_none_of(command, "--solution", {"--parallelism", "--recompute", "--export", "--pin"});
   if (request.json) takes_none_of(command, "--json", {"--rows"});
-  for (const char* option : {"--all-ranks", "--rank"}) {
-    if (command.count(option) > 0 && request.output.empty()) {
-      throw CLI::ValidationError(option, "requires an output folder; add -o FOLDER");
-    }
-  }
-  if (command.count("--highs") > 0 && request.step.solver == AssignmentSolver::kBuiltin) {
-    throw CLI::ValidationError("--highs", "requires --solver highs or --solver both");
-  }
-  if (command.count("--format") > 0 && request.exported.empty()) {
-    throw CLI::ValidationError("--format", "requires --export");
-  }
+  needs(!request.output.empty(), "--all-ranks", "requires an output folder; add -o FOLDER");
+  needs(!request.output.empty(), "--rank", "requires an output folder; add -o FOLDER");
+  needs(request.step.solver != AssignmentSolver::kBuiltin, "--highs", "requires --solver highs or --solver both");
+  needs(!request.exported.empty(), "--format", "requires --export");
   return shard(request);
-}
-
-void add_solver_options(CLI::App& command, ShardRequest& request) {
-  command.add_option("--export", request.exported, "Write the assignment problem to this file, for other solvers");
-  add_choice(command, "--format", request.format, "Format of --export: json, iopddl, lp, mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {
@@ -224,7 +211,8 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, "Solver");
   command.add_option("--problem", request.problem,
                      "Solve this problem file instead of a SOURCE: written by --export, or IOPDDL");
-  add_solver_options(command, request);
+  command.add_option("--export", request.exported, "Write the assignment problem to this file, for other solvers");
+  add_choice(command, "--format", request.format, "Format of --export: json, iopddl, lp, mps");
   add_field(command, "--gap", request.gap, "With --problem: relative optimality gap at which to stop: 0.001",
             {.min = 0, .max = 1});
   add_field(command, "--threads", request.threads,

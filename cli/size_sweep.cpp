@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-#include <cstdio>
-
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/graph/text.h"
@@ -89,15 +86,10 @@ class BatchProfile {
   }
 
   Row row(int64_t batch) {
-    Row row{.batch = batch};
     if (sweep && batch <= trusted_ && !symbolic->refusal({{"batch", batch}})) {
-      row.cost = sweep->at({{"batch", batch}});
-    } else {
-      const Graph graph = capture(batch);
-      row.cost = size_cost(graph, memory_, spec ? &*spec : nullptr);
-      row.captured = true;
+      return {batch, sweep->at({{"batch", batch}})};
     }
-    return row;
+    return {batch, size_cost(capture(batch), memory_, spec ? &*spec : nullptr), /*captured=*/true};
   }
 
   const CaptureRequest& request_;
@@ -166,14 +158,10 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
                 " is a saved graph with one batch");
   }
   BatchProfile profile(request, sweep);
-  {
-    const Progress progress("profiling " + request.source + " at several batches");
-    profile.run();
-  }
+  with_progress("profiling " + request.source + " at several batches", [&] { profile.run(); });
   const Row* largest = nullptr;
   for (const Row& row : profile.rows) {
-    if (!sweep.memory) continue;
-    if (bytes_of(row.cost, sweep.by) <= sweep.memory->bytes) largest = &row;
+    if (sweep.memory && bytes_of(row.cost, sweep.by) <= sweep.memory->bytes) largest = &row;
   }
   if (sweep.json) {
     print_text(json_text(to_json(profile, request, largest, sweep)));

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -22,7 +21,6 @@
 #include "shadowgraph/capture/exported_program.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
-#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
@@ -181,15 +179,14 @@ LoadedGraph capture_model(const CaptureRequest& request) {
                 " has fixed inputs: use --batch and --seq");
   const FakeTensorMode mode(mode_options(request));
   const bool decodes = request.mode == CaptureMode::kDecode;
-  models::BuiltModel model = [&] {
-    const Progress progress("building " + request.source);
+  models::BuiltModel model = with_progress("building " + request.source, [&] {
     return models::build(request.source,
                          {.batch = request.batch,
                           .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
                           .layers = request.layers,
                           .dtype = request.dtype.value_or(c10::kFloat),
                           .training = request.trains()});
-  }();
+  });
   const Progress progress("capturing " + request.source);
   if (request.generates()) check_training_options(request);
   CaptureResult capture = request.generates()
@@ -218,8 +215,7 @@ std::string with_size(const std::string& text, const std::string& name, int64_t 
 // Returns the input specs of a file, with `batch` and `seq` replaced by --batch and --seq.
 std::vector<TensorSpec> inputs_of_file(const CaptureRequest& request, const char* what) {
   std::vector<TensorSpec> specs;
-  bool batch = false;
-  bool seq = false;
+  bool batch = false, seq = false;
   for (const std::string& text : request.inputs) {
     std::string sized = text;
     if (request.batch != 0) sized = with_size(sized, "batch", request.batch, batch);
@@ -285,10 +281,7 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
   options.map_devices_to_default = true;
   // Tensors in a file's code are constants that sizes may depend on.
   options.real_tensors = RealTensors::kConstant;
-  Program program = [&] {
-    const Progress progress("loading " + request.source);
-    return Program::load(request.source);
-  }();
+  Program program = with_progress("loading " + request.source, [&] { return Program::load(request.source); });
   FakeTensorMode mode(options);
   std::optional<c10::ScalarType> dtype = request.dtype;
   std::string converted;
@@ -305,10 +298,6 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
   if (!converted.empty()) capture.graph.metadata.other["assumed"] = converted;
   return {std::move(capture.graph), capture.seconds, name};
 }
-
-}  // namespace
-
-namespace {
 
 bool is_dotted_name(std::string_view text) {
   bool begins = true;  // a name
@@ -366,13 +355,9 @@ nlohmann::json host_reads_in_python(const HostReads& reads) {
   return answers;
 }
 
-template <class Value>
-nlohmann::json or_null(const std::optional<Value>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json();
-}
-
-nlohmann::json dtype_in_python(const std::optional<c10::ScalarType>& dtype) {
-  return dtype ? nlohmann::json(dtype_name(*dtype)) : nlohmann::json();
+nlohmann::json or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
+nlohmann::json or_null(const std::optional<c10::ScalarType>& dtype) {
+  return dtype ? nlohmann::json(dtype_name(*dtype)) : nullptr;
 }
 
 // Rejects options that only Python models support.
@@ -421,6 +406,23 @@ LoadedGraph load_without_checkpoint(const CaptureRequest& request) {
   return loaded;
 }
 
+// The code that each kind of source runs, other than ours and PyTorch's.
+struct SourceCode {
+  SourceKind kind;
+  std::string_view prefix;
+  const char* input;
+  const char* code;  // nullptr: none
+};
+constexpr SourceCode kSourceCode[] = {
+    {SourceKind::kModel, "", "a built-in model", nullptr},
+    {SourceKind::kGraph, "", "a saved graph", nullptr},
+    {SourceKind::kExported, "", "a torch.export archive", nullptr},
+    {SourceKind::kTorchScript, "", "a TorchScript file",
+     "`__setstate__` when it is loaded, `forward` when it is captured"},
+    {SourceKind::kPython, "hf:", "a transformers configuration", nullptr},
+    {SourceKind::kPython, "", "a Python model", "the Python module, as `import` does"},
+};
+
 }  // namespace
 
 nlohmann::json python_request(const CaptureRequest& request) {
@@ -431,7 +433,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"optimizer", to_string(request.optimizer)},
           {"foreach", request.foreach},
           {"device", request.device.str()},
-          {"dtype", dtype_in_python(request.dtype)},
+          {"dtype", or_null(request.dtype)},
           {"attention", to_string(request.attention)},
           {"layers", request.layers},
           {"steady_state", request.steady_state},
@@ -441,7 +443,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"world", request.world},
           {"debug", request.debug},
           {"training",
-           {{"autocast", dtype_in_python(request.autocast)},
+           {{"autocast", or_null(request.autocast)},
             {"accumulate", training.accumulate},
             {"clip_grad_norm", or_null(training.clip_grad_norm)},
             {"grad_scaler", training.grad_scaler},
@@ -475,27 +477,6 @@ SourceKind kind_of_source(const std::string& source) {
   }
   return SourceKind::kGraph;  // the parser reports other contents
 }
-
-namespace {
-
-// The code that each kind of source runs, other than ours and PyTorch's.
-struct SourceCode {
-  SourceKind kind;
-  std::string_view prefix;
-  const char* input;
-  const char* code;  // nullptr: none
-};
-constexpr SourceCode kSourceCode[] = {
-    {SourceKind::kModel, "", "a built-in model", nullptr},
-    {SourceKind::kGraph, "", "a saved graph", nullptr},
-    {SourceKind::kExported, "", "a torch.export archive", nullptr},
-    {SourceKind::kTorchScript, "", "a TorchScript file",
-     "`__setstate__` when it is loaded, `forward` when it is captured"},
-    {SourceKind::kPython, "hf:", "a transformers configuration", nullptr},
-    {SourceKind::kPython, "", "a Python model", "the Python module, as `import` does"},
-};
-
-}  // namespace
 
 void refuse_code(const std::string& source) {
   const SourceKind kind = kind_of_source(source);

@@ -168,10 +168,6 @@ int run(int argc, char** argv) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Prints the messages of libtorch, and of TorchScript programs while they are captured, to stderr.
 class Messages final : public c10::WarningHandler {
  public:

@@ -123,9 +123,6 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
 //         transformer.h.0.attn
 //       part                         some items of a block with more than max_function_items
 //
-// A block is closed when all its items are known. Its inputs are the variables that it reads but does not define; its
-// outputs those that it defines and later steps read.
-//
 // Linear in steps times the depth of modules, which is bounded by kMaxDepth.
 
 namespace {

@@ -4,13 +4,7 @@
 //     %3 = aten::t_(%2)            changes the geometry of x; if %2 is read later, `x2 = copy of x` comes before
 //
 // One pass over the steps of a compiled replay, which determines the steps, their order and their modes, so that
-// generated code and replay agree.
-//
-// A graph has a value for each state of a tensor, code has variables. An in-place operator returns its operand, so the
-// two values are one variable as long as only contents changed. If the geometry changed, later readers of the old value
-// need the old tensor object, which is copied (without its data) beforehand.
-//
-// Linear in the graph, and logarithmic in the copies for each operand.
+// generated code and replay agree. Linear in the graph, and logarithmic in the copies for each operand.
 #include "codegen/code_layout.h"
 
 #include <algorithm>
@@ -18,7 +12,6 @@
 #include "core/calls/functions.h"
 #include "core/replay/replay_program.h"
 #include "ir/analysis/identity.h"
-#include "ir/text/tensor_bytes.h"
 #include "shadowgraph/codegen/codegen.h"
 
 namespace shadowgraph {

@@ -1,11 +1,6 @@
-// Names in generated code. Variables are named after the operator that produces them, relative to the function they are
-// in, and functions after the class of their module. One list of reserved words covers both languages.
-//
-// Two layers share one function only if their texts are equal, so names must not depend on the layer (relative()).
-// Names are chosen on first use, in textual order.
+// Names are chosen on first use, in textual order. One list of reserved words covers both languages.
 #include "codegen/code_names.h"
 
-#include <algorithm>
 #include <cctype>
 #include <unordered_set>
 

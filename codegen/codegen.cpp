@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fnmatch.h>
 
-#include "ir/text/words.h"
 #include "shadowgraph/graph/text.h"
 #include "support/files.h"
 #include "support/text.h"

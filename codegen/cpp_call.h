@@ -2,11 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "codegen/code_layout.h"
 #include "codegen/code_names.h"
@@ -50,13 +47,11 @@ class CppCalls {
 
  private:
   static Returns returns_of(const Signature& signature);
-  // Kinds of calls.
   Call function_call(uint32_t step, const Target& target);
   Call call_by_schema(const std::string& callee, const Target& target);
   Call operator_call(uint32_t step, const Target& target);
   Call boxed_call(const std::string& callee, const Target& target, uint32_t step);
   Call alias(uint32_t step);
-  // Arguments, by schema type.
   std::string argument(const Argument& argument, const FormalType& type, bool typed);
   std::string list(const Argument& argument, const FormalType& type, bool typed);
   std::string ivalue(const Argument& argument, const FormalType& type);
@@ -71,8 +66,6 @@ class CppCalls {
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };
-
-// Helper functions for generated C++, included only in files that call them.
 
 // Returns their text in a fixed order, with the helpers that they call. Adds the headers that they include to
 // `headers`.

@@ -3,13 +3,6 @@
 // NAME.cpp contains headers, devices, helpers, small constants, functions, `run` and `run_by_name`. Helpers are only
 // included if they are called, so small graphs give small files.
 //
-// The plan (code_layout.h) determines variables, functions and lifetimes; this file gives them a C++ form. Writing
-// expressions (cpp_call.h) collects the required headers, helpers and constants in CppNeeds, which assemble() writes
-// last.
-//
-// Blocks with equal text share one function: twelve equal layers are written once and called twelve times. The
-// variables of a block are named relative to its module, so that the names do not differ between layers.
-//
 // Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
 // Linear in the generated text.
 #include <fmt/format.h>
@@ -153,7 +146,6 @@ class CppFunctions {
     std::vector<std::string> places;  // module paths of the blocks that share it, for a comment above it
   };
 
-  // C++ types, functions and separators.
   std::string type_of(uint32_t variable) const {
     const CodeVariable& v = plan_.variables[variable];
     if (v.kind == ValueKind::kTensor) return "at::Tensor";
@@ -519,7 +511,6 @@ class CppWriter {
     }
     for (const auto& given : plan_.given) start += check_and_own(given, names.of(given.variable));
     std::string body = functions_.body_of(block, names, kept);
-    // Outputs.
     Scope outputs;
     for (const auto& output : plan_.outputs) {
       output_names_.push_back(outputs.take(output.gradient ? "gradient_of_" + output.name : output.name));

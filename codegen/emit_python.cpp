@@ -20,7 +20,6 @@
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/codegen/codegen.h"
-#include "shadowgraph/export.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/target.h"
 #include "support/text.h"
@@ -142,7 +141,6 @@ class PythonCalls {
     return {};
   }
 
-  // Arguments of a call.
   struct Arguments {
     std::vector<std::string> positional;
     std::vector<std::string> keywords;

@@ -13,8 +13,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "shadowgraph/units.h"

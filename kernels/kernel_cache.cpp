@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +31,7 @@
 #include "support/files.h"
 #include "support/hash.h"
 #include "support/json.h"
+#include "support/stopwatch.h"
 #include "support/threads.h"
 
 namespace shadowgraph {
@@ -258,12 +258,8 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Maximum number of keys with the same hash.
 constexpr int kMaxCollisions = 8;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 uint64_t hash_of(const std::string& key) {
   uint64_t hash = 14695981039346656037ULL;  // FNV-1a
@@ -317,11 +313,8 @@ class KernelCache::Jobs {
   }
   ~Jobs() {
     {
-      const std::lock_guard lock(all().mutex);
+      const std::scoped_lock lock(all().mutex, mutex_);
       all().jobs.erase(this);
-    }
-    {
-      const std::lock_guard lock(mutex_);
       ending_ = true;
       queue_.clear();
     }
@@ -466,6 +459,11 @@ KernelRef KernelCache::find(const std::string& name, const KernelProgram& progra
   return kernel;
 }
 
+void KernelCache::count(int64_t KernelCacheStats::*event) {
+  const std::lock_guard lock(mutex_);
+  ++(stats_.*event);
+}
+
 void KernelCache::wait() const { jobs_->wait(); }
 
 KernelCacheStats KernelCache::stats() const {
@@ -475,7 +473,7 @@ KernelCacheStats KernelCache::stats() const {
 
 // Loads the entry with exactly this key, if it is complete. Keys with the same hash have consecutive entries.
 bool KernelCache::load_entry(const KernelRef& kernel) {
-  const auto begin = Clock::now();
+  const Stopwatch watch;
   const std::string name = fmt::format("{}/{:016x}", file_name(kernel->name_), kernel->hash_);
   const std::string base = (fs::path(directory_) / name).string();
   kernel->stem_.clear();
@@ -513,12 +511,11 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       finish(kernel, function, "");
       const std::lock_guard lock(mutex_);
       ++stats_.loaded;
-      stats_.load_seconds += seconds_since(begin);
+      stats_.load_seconds += watch.seconds();
       return true;
     } catch (const UnsupportedError&) {
-      const std::lock_guard lock(mutex_);
       // The entry is checked again under the lock.
-      if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
+      if (!std::exchange(kernel->rejected_, true)) count(&KernelCacheStats::rejected);
       // Recompiled in place of the invalid one, but files of others are not replaced.
       if (!is_listed(directory_, stem)) {
         if (kernel->stem_ == stem) kernel->stem_.clear();
@@ -546,12 +543,10 @@ class EntryLock {
   // `held()` is false if the lock file cannot be created.
   explicit EntryLock(const std::string& path) {
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (descriptor_ < 0) return;
-    while (::flock(descriptor_, LOCK_EX) != 0) {
+    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0) {
       if (errno == EINTR) continue;
       ::close(descriptor_);
       descriptor_ = -1;
-      return;
     }
   }
 
@@ -571,38 +566,30 @@ void KernelCache::obtain(const KernelRef& kernel) {
   std::string problem;
   try {
     const std::string stem = kernel->stem_;
-    bool keep = options_.mode == KernelCacheMode::kReadWrite && !stem.empty() && prepare_entry(directory_, stem);
+    const bool stores = options_.mode == KernelCacheMode::kReadWrite;
+    bool keep = stores && !stem.empty() && prepare_entry(directory_, stem);
     if (keep) {
       const EntryLock lock(stem + ".lock");
-      keep = lock.held();
-      if (keep) {
-        if (load_entry(kernel)) return;
-        keep = kernel->stem_ == stem;  // else another process has put other files there
-        if (keep) problem = make_entry(kernel, true);
-        if (keep && problem.empty()) enforce_limit();
-      }
+      if (lock.held() && load_entry(kernel)) return;
+      keep = lock.held() && kernel->stem_ == stem;  // else another process has put other files there
+      if (keep) problem = make_entry(kernel, true);
+      if (keep && problem.empty()) enforce_limit();
     }
     if (!keep) {
-      if (options_.mode == KernelCacheMode::kReadWrite) {
-        const std::lock_guard lock(mutex_);
-        ++stats_.write_errors;
-      }
+      if (stores) count(&KernelCacheStats::write_errors);
       problem = make_entry(kernel, false);
     }
   } catch (const std::exception& error) {
     problem = error.what();
   }
   if (problem.empty()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    ++stats_.failed;
-  }
+  count(&KernelCacheStats::failed);
   finish(kernel, nullptr, problem);
 }
 
 // Compiles and loads a kernel; with `keep` into the cache folder, if that is writable. Returns the problem, if any.
 std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
-  const auto begin = Clock::now();
+  const Stopwatch watch;
   std::string problem;
   try {
     // Beside the entry, so that files can be renamed.
@@ -612,16 +599,14 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
     problem = backend_->compile(source, library);
     if (problem.empty()) {
       fs::permissions(library, fs::perms::owner_all);  // others cannot write to it, whatever the umask
-      const std::string bytes = read_file(library);
-      const std::string digest = sha256(bytes);
+      const std::string digest = sha256(read_file(library));
       const KernelFunction function = backend_->load(library);
       if (keep) {
         // Entries without a manifest are ignored, so a failure below leaves no partial entry.
         std::remove((kernel->stem_ + ".json").c_str());
         if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
             std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {
-          const std::lock_guard lock(mutex_);
-          ++stats_.write_errors;
+          count(&KernelCacheStats::write_errors);
         }
       }
       finish(kernel, function, "");
@@ -629,19 +614,15 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   } catch (const Error& error) {
     problem = error.what();
   }
-  const double seconds = seconds_since(begin);
   {
     const std::lock_guard lock(mutex_);
-    stats_.compile_seconds += seconds;
+    stats_.compile_seconds += watch.seconds();
     if (problem.empty()) ++stats_.compiled;
   }
   // The folder may be full or not writable: retry once without it. A failing compiler fails again, at low cost. A
   // compiler that timed out is not retried.
   if (!problem.empty() && keep && problem.find("did not finish") == std::string::npos) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++stats_.write_errors;
-    }
+    count(&KernelCacheStats::write_errors);
     kernel->stem_.clear();
     return make_entry(kernel, false);
   }
@@ -667,8 +648,7 @@ void KernelCache::enforce_limit() {
   try {
     prune_kernel_cache(directory_, options_.max_bytes);
   } catch (const FileError&) {
-    const std::lock_guard lock(mutex_);
-    ++stats_.write_errors;
+    count(&KernelCacheStats::write_errors);
   }
 }
 
@@ -694,8 +674,7 @@ void KernelCache::set_verdict(const KernelRef& kernel, const std::string& subjec
     manifest.verdicts[subject] = verdict;  // keeps verdicts of others
     write_manifest_file(kernel->stem_ + ".json", manifest);
   } catch (const Error&) {  // pruned meanwhile, or the disk is full: measured again next time
-    const std::lock_guard count(mutex_);
-    ++stats_.write_errors;
+    count(&KernelCacheStats::write_errors);
   }
 }
 

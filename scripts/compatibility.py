@@ -130,9 +130,6 @@ class Build:
         return {"PYTHONPATH": f"{self.folder / 'python'}:tests/package"}
 
 
-# ---- Steps: each returns its cell of the table ----------------------------------------------------------------------
-
-
 def install(build):
     build.install("torchvision")
 
@@ -157,18 +154,6 @@ def google_tests(build, *programs):
         failed += len(names)
         print(*names, sep="\n")
     return f"{passed:,} of {passed + failed:,}"
-
-
-def unit(build):
-    return google_tests(build, *UNIT)
-
-
-def passes(build):
-    return google_tests(build, "passes_tests")
-
-
-def replay(build):
-    return google_tests(build, "replay_tests")
 
 
 def conformance(build):
@@ -220,14 +205,14 @@ def graphs(build):
     return f"{same} of {2 * len(MODELS)}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-STEPS = {"install": (install, None), "build": (build_all, None), "unit": (unit, "unit tests"),
-         "passes": (passes, "pass tests"), "replay": (replay, "replay tests"),
+# {step: (function that returns its cell of the table, column)}
+STEPS = {"install": (install, None), "build": (build_all, None),
+         "unit": (lambda build: google_tests(build, *UNIT), "unit tests"),
+         "passes": (lambda build: google_tests(build, "passes_tests"), "pass tests"),
+         "replay": (lambda build: google_tests(build, "replay_tests"), "replay tests"),
          "conformance": (conformance, "OpInfo conformance"), "package": (package, "package tests"),
          "graphs": (graphs, COLUMNS[-1])}  # fmt: skip
 NEED_PYTHON = ("conformance", "package")  # steps that import torch
-
-
-# ---- The table ------------------------------------------------------------------------------------------------------
 
 
 def write_row(version, cells):
@@ -242,8 +227,6 @@ def write_row(version, cells):
     document["measured"] = max(row[1] for row in table["rows"])
     write_figures.write(FIGURES, document)
 
-
-# ---- CI check ------------------------------------------------------------------------------------------------------
 
 ONE_CAPTURE = """
 import torch, shadowgraph as sg
@@ -291,8 +274,6 @@ def second(jobs, seconds):
     return 0
 
 
-# ---- Schemas --------------------------------------------------------------------------------------------------------
-
 ALL_SCHEMAS = "import torch\nprint(*sorted(str(s) for s in torch._C._jit_get_all_schemas()), sep='\\n')"
 
 
@@ -310,15 +291,13 @@ def schemas(old, new):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", nargs="?")
-    parser.add_argument("--steps")
-    parser.add_argument("--lean", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--second", action="store_true")
+    for flag in ("--lean", "--list", "--second"):
+        parser.add_argument(flag, action="store_true")
+    for option in ("--steps", "--env", "--build"):
+        parser.add_argument(option)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--schemas", nargs=2, metavar=("OLD", "NEW"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--env")
-    parser.add_argument("--build")
     given = parser.parse_args()
     if given.list:
         return print(*STEPS, sep="\n")

@@ -56,7 +56,6 @@ done
 [[ -n $want_libtorch ]] || packages=(python3 python3-venv)
 say() { echo "setup: $*" >&2; }
 
-# --- Debian packages -------------------------------------------------------------------------------------------------
 if command -v dpkg-query >/dev/null; then
   # dpkg-query fails if a package is unknown, but still prints the others.
   known=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)
@@ -83,7 +82,6 @@ else
   done
 fi
 
-# --- libtorch and the virtual environment ----------------------------------------------------------------------------
 # Prints the torch folder below or above $1, searched like in cmake/FindLibtorch.cmake.
 torch_folder() {
   local below

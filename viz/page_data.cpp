@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -78,6 +79,15 @@ class Columns {
  public:
   Column& plain(const char* name) { return add(name, Column::Code::kPlain); }
   Column& delta(const char* name) { return add(name, Column::Code::kDelta); }
+  // Adds a column with a number of each row: a member, or the result of a function.
+  template <class Rows, class Number>
+  void plain(const char* name, const Rows& rows, Number number) {
+    fill(plain(name), rows, number);
+  }
+  template <class Rows, class Number>
+  void delta(const char* name, const Rows& rows, Number number) {
+    fill(delta(name), rows, number);
+  }
 
   nlohmann::json entries() const {
     nlohmann::json entries = nlohmann::json::array();
@@ -100,6 +110,10 @@ class Columns {
  private:
   Column& add(const char* name, Column::Code code) {
     return *columns_.emplace_back(std::make_unique<Column>(name, code));
+  }
+  template <class Rows, class Number>
+  static void fill(Column& column, const Rows& rows, Number& number) {
+    for (const auto& row : rows) column.add(static_cast<int64_t>(std::invoke(number, row)));
   }
   std::vector<std::unique_ptr<Column>> columns_;
 };
@@ -231,124 +245,84 @@ void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
   options.show_views = true;
   options.show_parameters = true;
   const DrawnGraph drawn = DrawnGraph::of(graph, options);
-  Column &of = columns.delta("node.cluster"), &stand_in = columns.plain("node.stand_in");
-  for (uint32_t i = 0; i < costs.nodes.size(); ++i) {
-    const uint32_t at = drawn.index[costs.nodes[i]];
-    of.add(at == DrawnGraph::kNone ? 0 : drawn.cluster_of[at]);
+  columns.delta("node.cluster", costs.nodes, [&](NodeId id) {
+    const uint32_t at = drawn.index[id];
+    return at == DrawnGraph::kNone ? 0 : drawn.cluster_of[at];
+  });
+  columns.plain("node.stand_in", costs.nodes, [&](NodeId id) {
+    const uint32_t i = costs.order[id], at = drawn.index[id];
     const uint32_t other = at == DrawnGraph::kNone ? i : drawn.position[drawn.stand_in[at]];
-    stand_in.add(other < i ? i - other : 0);
-  }
-  Column &parent = columns.delta("cluster.parent"), &name = columns.plain("cluster.name"),
-         &class_name = columns.plain("cluster.class"), &call = columns.plain("cluster.call"),
-         &phase = columns.plain("cluster.phase"), &stands_for = columns.plain("cluster.stands_for"),
-         &repeats = columns.plain("cluster.repeats"), &span = columns.plain("cluster.span");
-  for (uint32_t c = 0; c < drawn.clusters.size(); ++c) {
-    const ModuleCluster& cluster = drawn.clusters[c];
-    parent.add(c == 0 ? 0 : cluster.parent);
-    name.add(texts.number(cluster.name));
-    class_name.add(texts.number(cluster.class_name));
-    call.add(cluster.call);
-    phase.add(cluster.phase ? 1 : 0);
-    stands_for.add(cluster.stands_for == ModuleCluster::kNone ? 0 : int64_t{cluster.stands_for} + 1);
-    repeats.add(cluster.repeats);
-    span.add(texts.number(cluster.span));
-  }
+    return other < i ? i - other : 0;
+  });
+  const auto& clusters = drawn.clusters;
+  columns.delta("cluster.parent", clusters,
+                [&](const ModuleCluster& c) { return &c == clusters.data() ? 0 : c.parent; });
+  columns.plain("cluster.name", clusters, [&](const ModuleCluster& c) { return texts.number(c.name); });
+  columns.plain("cluster.class", clusters, [&](const ModuleCluster& c) { return texts.number(c.class_name); });
+  columns.plain("cluster.call", clusters, &ModuleCluster::call);
+  columns.plain("cluster.phase", clusters, [](const ModuleCluster& c) { return c.phase ? 1 : 0; });
+  columns.plain("cluster.stands_for", clusters, [](const ModuleCluster& c) {
+    return c.stands_for == ModuleCluster::kNone ? 0 : int64_t{c.stands_for} + 1;
+  });
+  columns.plain("cluster.repeats", clusters, &ModuleCluster::repeats);
+  columns.plain("cluster.span", clusters, [&](const ModuleCluster& c) { return texts.number(c.span); });
 }
 
 // Adds calls of composite operators, checkpoints and scopes.
 void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
-  Column &kind = columns.plain("region.kind"), &parent = columns.delta("region.parent"),
-         &name = columns.plain("region.name"), &call = columns.plain("region.call");
-  for (uint32_t i = 0; i < graph.region_count(); ++i) {
-    const Region& region = graph.region(RegionId(i));
-    kind.add(static_cast<int64_t>(region.kind));
-    parent.add(region.parent.valid() ? int64_t{region.parent.index} + 1 : 0);
-    std::string_view text = graph.text_or_empty(region.name);
-    if (text.empty() && region.target.valid()) text = graph.target(region.target).name();
+  const auto regions = std::views::iota(uint32_t{0}, static_cast<uint32_t>(graph.region_count())) |
+                       std::views::transform([&](uint32_t i) -> const Region& { return graph.region(RegionId(i)); });
+  columns.plain("region.kind", regions, &Region::kind);
+  columns.delta("region.parent", regions,
+                [](const Region& r) { return r.parent.valid() ? int64_t{r.parent.index} + 1 : 0; });
+  columns.plain("region.name", regions, [&](const Region& r) -> uint32_t {
     // Names of modules are in module.*; calls of composite operators need theirs here.
-    name.add(region.kind == RegionKind::kModule ? 0 : texts.number(text));
-    call.add(region.call);
-  }
+    if (r.kind == RegionKind::kModule) return 0;
+    const std::string_view text = graph.text_or_empty(r.name);
+    return texts.number(text.empty() && r.target.valid() ? graph.target(r.target).name() : text);
+  });
+  columns.plain("region.call", regions, &Region::call);
 }
 
 // Adds the module tree with its costs.
 void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
-  Column &parent = columns.delta("module.parent"), &path = columns.plain("module.path"),
-         &class_name = columns.plain("module.class"), &calls = columns.plain("module.calls"),
-         &peak = columns.plain("module.peak"), &saved = columns.plain("module.saved"),
-         &output = columns.plain("module.output"), &temporary = columns.plain("module.temporary"),
-         &parameters = columns.plain("module.parameters"), &backward = columns.plain("module.backward"),
-         &forward_nodes = columns.plain("module.forward_nodes"),
-         &backward_nodes = columns.plain("module.backward_nodes"),
-         &forward_flops = columns.plain("module.forward_flops"),
-         &backward_flops = columns.plain("module.backward_flops"),
-         &forward_elementwise = columns.plain("module.forward_elementwise"),
-         &backward_elementwise = columns.plain("module.backward_elementwise");
-  std::vector<uint32_t> parents(profile.modules.size(), 0);
-  for (uint32_t m = 0; m < profile.modules.size(); ++m) {
-    for (const uint32_t child : profile.modules[m].children) parents[child] = m;
+  const std::vector<ModuleProfile>& modules = profile.modules;
+  std::vector<uint32_t> parents(modules.size(), 0);
+  for (uint32_t m = 0; m < modules.size(); ++m) {
+    for (const uint32_t child : modules[m].children) parents[child] = m;
   }
-  for (uint32_t m = 0; m < profile.modules.size(); ++m) {
-    const ModuleProfile& module = profile.modules[m];
-    const GroupCosts& figures = module.figures;
-    parent.add(parents[m]);
+  columns.delta("module.parent", parents, std::identity());
+  columns.plain("module.path", modules, [&](const ModuleProfile& module) {
     // Write only the part below the parent; a long path would otherwise be repeated at every level.
-    const std::string& above = profile.modules[parents[m]].path;
+    const auto m = static_cast<size_t>(&module - modules.data());
+    const std::string& above = modules[parents[m]].path;
     const bool below = m != 0 && !above.empty() && module.path.size() > above.size() &&
                        module.path.starts_with(above) && module.path[above.size()] == '.';
-    path.add(texts.number(below ? module.path.substr(above.size()) : module.path));
-    class_name.add(texts.number(module.class_name));
-    calls.add(module.calls);
-    peak.add(module.peak);
-    saved.add(figures.incremental);
-    output.add(figures.output);
-    temporary.add(figures.temporary);
-    parameters.add(figures.parameters);
-    backward.add(figures.backward);
-    forward_nodes.add(figures.forward_nodes);
-    backward_nodes.add(figures.backward_nodes);
-    forward_flops.add(figures.forward_flops.matmul);
-    backward_flops.add(figures.backward_flops.matmul);
-    forward_elementwise.add(figures.forward_flops.elementwise);
-    backward_elementwise.add(figures.backward_flops.elementwise);
-  }
+    return texts.number(below ? module.path.substr(above.size()) : module.path);
+  });
+  columns.plain("module.class", modules, [&](const ModuleProfile& m) { return texts.number(m.class_name); });
+  columns.plain("module.calls", modules, &ModuleProfile::calls);
+  columns.plain("module.peak", modules, &ModuleProfile::peak);
+  const auto figure = [&](const char* name, auto number) {
+    columns.plain(name, modules, [&](const ModuleProfile& m) { return std::invoke(number, m.figures); });
+  };
+  figure("module.saved", &GroupCosts::incremental);
+  figure("module.output", &GroupCosts::output);
+  figure("module.temporary", &GroupCosts::temporary);
+  figure("module.parameters", &GroupCosts::parameters);
+  figure("module.backward", &GroupCosts::backward);
+  figure("module.forward_nodes", &GroupCosts::forward_nodes);
+  figure("module.backward_nodes", &GroupCosts::backward_nodes);
+  figure("module.forward_flops", [](const GroupCosts& f) { return f.forward_flops.matmul; });
+  figure("module.backward_flops", [](const GroupCosts& f) { return f.backward_flops.matmul; });
+  figure("module.forward_elementwise", [](const GroupCosts& f) { return f.forward_flops.elementwise; });
+  figure("module.backward_elementwise", [](const GroupCosts& f) { return f.backward_flops.elementwise; });
 }
 
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
 constexpr size_t kMaxPlannedStorages = 200'000;  // above this, the page itself lays out the blocks it shows
-
-// The node columns, in the page's order.
-struct CallColumns {
-  Columns& columns;
-  Column &target = columns.plain("node.target"), &phase = columns.plain("node.phase"),
-         &module = columns.delta("node.module"), &region = columns.delta("node.region"),
-         &forward = columns.plain("node.forward"), &source = columns.delta("node.source"),
-         &constant = columns.plain("node.constants"), &name = columns.plain("node.name"),
-         &inputs = columns.plain("node.inputs"), &outputs = columns.plain("node.outputs"),
-         &saved = columns.plain("node.saved"), &category = columns.plain("node.category");
-  // Concatenated over all nodes.
-  Column &input_value = columns.plain("input.value"), &input_place = columns.plain("input.place"),
-         &saved_value = columns.plain("saved.value"), &saved_role = columns.plain("saved.role");
-};
-
-struct CostColumns {
-  Columns& columns;
-  Column &matmul = columns.plain("node.matmul"), &elementwise = columns.plain("node.elementwise"),
-         &transcendental = columns.plain("node.transcendental"), &read = columns.plain("node.read"),
-         &written = columns.plain("node.written"), &scratch = columns.plain("node.scratch"),
-         &scratch_source = columns.plain("node.scratch_source"), &uncovered = columns.plain("node.uncovered");
-};
-
-struct TimeColumns {
-  explicit TimeColumns(Columns& columns)
-      : picoseconds(columns.plain("node.picoseconds")),
-        kernel(columns.plain("node.kernel")),
-        bound(columns.plain("node.bound")) {}
-
-  Column &picoseconds, &kernel, &bound;
-};
 
 class PageData {
  public:
@@ -414,94 +388,88 @@ class PageData {
   }
 
   void nodes() {
-    CallColumns calls{columns_};
-    CostColumns costs{columns_};
-    std::optional<TimeColumns> times;
-    if (profile_.time() != nullptr) times.emplace(columns_);
-    for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
-      const NodeId id = costs_.nodes[i];
-      add_call(calls, i, id);
-      add_operands(calls, id);
-      add_costs(costs, id);
-      if (times) add_time(*times, profile_.time()->of(id));
-      if (graph_.has_notes(id)) add_notes(i, id);
-    }
-  }
-
-  void add_call(CallColumns& to, uint32_t i, NodeId id) {
-    const Node& node = graph_.node(id);
-    to.target.add(target_number(node.target));
-    to.phase.add(node.phase.index);
-    to.category.add(static_cast<int64_t>(category_of(graph_, id)));
-    to.module.add(costs_.modules().of_node[id]);
-    to.region.add(node.region.valid() ? node.region.index : 0);
-    const uint32_t of = number_of(node.forward);
-    to.forward.add(of == kNoNumber || of >= i ? 0 : i - of);
-    to.source.add(texts_.number(graph_.text_or_empty(node.source)));
-    const std::string placeholder = placeholder_name(graph_, id);
-    to.name.add(texts_.number(placeholder));
-    const std::function<uint32_t(ValueId)> number = [this](ValueId value) { return number_of(value); };
-    to.constant.add(texts_.number(placeholder.empty() ? ConstantText(graph_, number).of(id) : std::string()));
-  }
-
-  // A value is encoded by its distance from the next one to be created.
-  void add_operands(CallColumns& to, NodeId id) {
-    const OperatorFacts& facts = graph_.facts(graph_.node(id).target);
-    const auto actual = graph_.arguments(id);
-    int64_t input_count = 0;
-    for (size_t place = 0; place < actual.size(); ++place) {
-      const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
-      graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
-        const uint32_t number = number_of(value);
-        if (number == kNoNumber || number >= next_value_) return;
-        ++input_count;
-        to.input_value.add(next_value_ - 1 - number);
-        to.input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
-      });
-    }
-    to.inputs.add(input_count);
-    int64_t output_count = 0;
-    graph_.for_each_output(id, [&](ValueId value) {
-      if (number_of(value) != next_value_) return;
-      ++output_count;
-      ++next_value_;
+    const auto& ids = costs_.nodes;
+    columns_.plain("node.target", ids, [&](NodeId id) { return target_number(graph_.node(id).target); });
+    columns_.plain("node.phase", ids, [&](NodeId id) { return graph_.node(id).phase.index; });
+    columns_.plain("node.category", ids, [&](NodeId id) { return category_of(graph_, id); });
+    columns_.delta("node.module", ids, [&](NodeId id) { return costs_.modules().of_node[id]; });
+    columns_.delta("node.region", ids, [&](NodeId id) {
+      const RegionId region = graph_.node(id).region;
+      return region.valid() ? region.index : 0;
     });
-    to.outputs.add(output_count);
-    int64_t saved_count = 0;
-    for (const SavedTensor& tensor : graph_.saved(id)) {
-      const uint32_t number = number_of(tensor.value);
-      if (number == kNoNumber || number >= next_value_) continue;
-      ++saved_count;
-      to.saved_value.add(next_value_ - 1 - number);
-      to.saved_role.add(static_cast<int64_t>(tensor.role));
+    columns_.plain("node.forward", ids, [&](NodeId id) {
+      const uint32_t i = costs_.order[id], of = number_of(graph_.node(id).forward);
+      return of == kNoNumber || of >= i ? 0 : i - of;
+    });
+    columns_.delta("node.source", ids,
+                   [&](NodeId id) { return texts_.number(graph_.text_or_empty(graph_.node(id).source)); });
+    columns_.plain("node.name", ids, [&](NodeId id) { return texts_.number(placeholder_name(graph_, id)); });
+    const std::function<uint32_t(ValueId)> number = [this](ValueId value) { return number_of(value); };
+    columns_.plain("node.constants", ids, [&](NodeId id) {
+      return placeholder_name(graph_, id).empty() ? texts_.number(ConstantText(graph_, number).of(id)) : 0;
+    });
+    operands();
+    columns_.plain("node.matmul", ids, [&](NodeId id) { return profile_.of(id).matmul; });
+    columns_.plain("node.elementwise", ids, [&](NodeId id) { return profile_.of(id).elementwise; });
+    columns_.plain("node.transcendental", ids, [&](NodeId id) { return profile_.of(id).transcendental; });
+    columns_.plain("node.uncovered", ids, [&](NodeId id) { return profile_.node_flops().is_uncovered(id); });
+    columns_.plain("node.read", ids, [&](NodeId id) { return costs_.traffic().of(id).read; });
+    columns_.plain("node.written", ids, [&](NodeId id) { return costs_.traffic().of(id).written; });
+    columns_.plain("node.scratch", ids, [&](NodeId id) { return profile_.scratch(id).bytes; });
+    columns_.plain("node.scratch_source", ids, [&](NodeId id) { return profile_.scratch(id).source; });
+    if (const StepTime* time = profile_.time()) {
+      columns_.plain("node.picoseconds", ids, [&](NodeId id) { return std::llround(time->of(id).seconds * 1e12); });
+      columns_.plain("node.kernel", ids, [&](NodeId id) { return time->of(id).kind; });
+      columns_.plain("node.bound", ids, [&](NodeId id) { return time->of(id).bound; });
     }
-    to.saved.add(saved_count);
+    for (const NodeId id : ids) {
+      if (graph_.has_notes(id)) add_notes(id);
+    }
   }
 
-  void add_costs(CostColumns& to, NodeId id) {
-    const NodeFlops& flops = profile_.of(id);
-    to.matmul.add(flops.matmul);
-    to.elementwise.add(flops.elementwise);
-    to.transcendental.add(flops.transcendental);
-    to.uncovered.add(profile_.node_flops().is_uncovered(id) ? 1 : 0);
-    to.read.add(costs_.traffic().of(id).read);
-    to.written.add(costs_.traffic().of(id).written);
-    to.scratch.add(profile_.scratch(id).bytes);
-    to.scratch_source.add(static_cast<int64_t>(profile_.scratch(id).source));
+  // A value is encoded by its distance from the next one to be created. The lists of all nodes are concatenated.
+  void operands() {
+    Column &inputs = columns_.plain("node.inputs"), &input_value = columns_.plain("input.value"),
+           &input_place = columns_.plain("input.place"), &outputs = columns_.plain("node.outputs"),
+           &saved = columns_.plain("node.saved"), &saved_value = columns_.plain("saved.value"),
+           &saved_role = columns_.plain("saved.role");
+    uint32_t next_value = 0;  // number of values created so far
+    for (const NodeId id : costs_.nodes) {
+      const OperatorFacts& facts = graph_.facts(graph_.node(id).target);
+      const auto actual = graph_.arguments(id);
+      int64_t input_count = 0;
+      for (size_t place = 0; place < actual.size(); ++place) {
+        const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
+        graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
+          const uint32_t number = number_of(value);
+          if (number == kNoNumber || number >= next_value) return;
+          ++input_count;
+          input_value.add(next_value - 1 - number);
+          input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
+        });
+      }
+      inputs.add(input_count);
+      const uint32_t first_output = next_value;
+      graph_.for_each_output(id, [&](ValueId value) { next_value += number_of(value) == next_value ? 1 : 0; });
+      outputs.add(next_value - first_output);
+      int64_t saved_count = 0;
+      for (const SavedTensor& tensor : graph_.saved(id)) {
+        const uint32_t number = number_of(tensor.value);
+        if (number == kNoNumber || number >= next_value) continue;
+        ++saved_count;
+        saved_value.add(next_value - 1 - number);
+        saved_role.add(static_cast<int64_t>(tensor.role));
+      }
+      saved.add(saved_count);
+    }
   }
 
-  static void add_time(TimeColumns& to, const NodeTime& time) {
-    to.picoseconds.add(std::llround(time.seconds * 1e12));
-    to.kernel.add(static_cast<int64_t>(time.kind));
-    to.bound.add(static_cast<int64_t>(time.bound));
-  }
-
-  void add_notes(uint32_t i, NodeId id) {
+  void add_notes(NodeId id) {
     json list = json::array();
     graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
       list.push_back({std::string(key), std::string(text)});
     });
-    notes_.push_back({i, std::move(list)});
+    notes_.push_back({costs_.order[id], std::move(list)});
   }
 
   // Interns lists of numbers (sizes and strides).
@@ -529,54 +497,50 @@ class PageData {
   }
 
   void values() {
-    Column &kind = columns_.plain("value.kind"), &dtype = columns_.plain("value.dtype"),
-           &sizes = columns_.plain("value.sizes"), &strides = columns_.plain("value.strides"),
-           &offset = columns_.plain("value.offset"), &storage = columns_.delta("value.storage"),
-           &grad = columns_.plain("value.requires_grad"), &device = columns_.plain("value.device");
-    for (const ValueId id : value_order_) {
-      const Value& value = graph_.value(id);
-      const bool tensor = value.kind == ValueKind::kTensor;
-      kind.add(static_cast<int64_t>(value.kind));
-      dtype.add(tensor ? dtype_number(value.dtype) : 0);
-      sizes.add(tensor ? list_number(graph_.sizes(id)) : 0);
-      strides.add(tensor && !graph_.is_contiguous(id) ? list_number(graph_.strides(id)) + 1 : 0);
-      offset.add(tensor ? value.offset : 0);
-      storage.add(value.storage.valid() ? int64_t{storage_number_[value.storage]} + 1 : 0);
-      grad.add(value.requires_grad ? 1 : 0);
-      device.add(tensor ? device_number(value.device()) : 0);
-    }
+    const auto of_tensors = [&](const char* name, auto number) {
+      columns_.plain(name, value_order_, [&](ValueId id) -> int64_t {
+        return graph_.value(id).kind == ValueKind::kTensor ? number(id) : 0;
+      });
+    };
+    columns_.plain("value.kind", value_order_, [&](ValueId id) { return graph_.value(id).kind; });
+    of_tensors("value.dtype", [&](ValueId id) { return dtype_number(graph_.value(id).dtype); });
+    of_tensors("value.sizes", [&](ValueId id) { return list_number(graph_.sizes(id)); });
+    of_tensors("value.strides",
+               [&](ValueId id) { return graph_.is_contiguous(id) ? 0 : list_number(graph_.strides(id)) + 1; });
+    of_tensors("value.offset", [&](ValueId id) { return graph_.value(id).offset; });
+    columns_.delta("value.storage", value_order_, [&](ValueId id) {
+      const StorageId storage = graph_.value(id).storage;
+      return storage.valid() ? int64_t{storage_number_[storage]} + 1 : 0;
+    });
+    columns_.plain("value.requires_grad", value_order_, [&](ValueId id) { return graph_.value(id).requires_grad; });
+    of_tensors("value.device", [&](ValueId id) { return device_number(graph_.value(id).device()); });
   }
 
   void storages() {
-    Column &bytes = columns_.plain("storage.bytes"), &kind = columns_.plain("storage.kind"),
-           &device = columns_.plain("storage.device"), &born = columns_.delta("storage.born"),
-           &freed = columns_.delta("storage.freed"), &value = columns_.delta("storage.value"),
-           &existed = columns_.plain("storage.existed");
     std::vector<uint32_t> first(storage_order_.size(), 0);
     for (uint32_t v = static_cast<uint32_t>(value_order_.size()); v-- > 0;) {
       const StorageId id = graph_.value(value_order_[v]).storage;
       if (id.valid()) first[std::as_const(storage_number_)[id]] = v + 1;
     }
-    for (uint32_t i = 0; i < storage_order_.size(); ++i) {
-      const Storage& storage = graph_.storage(storage_order_[i]);
-      bytes.add(storage.bytes);
-      kind.add(static_cast<int64_t>(profile_.kind(storage_order_[i])));
-      device.add(device_number(storage.device()));
-      const uint32_t from = number_of(storage.born);
-      born.add(from == kNoNumber ? 0 : int64_t{from} + 1);
-      const uint32_t until = number_of(storage.freed_after);
-      freed.add(until == kNoNumber ? 0 : int64_t{until} + 1);
-      value.add(first[i]);
+    const auto after = [&](NodeId id) { return number_of(id) == kNoNumber ? 0 : int64_t{number_of(id)} + 1; };
+    const auto& ids = storage_order_;
+    columns_.plain("storage.bytes", ids, [&](StorageId id) { return graph_.storage(id).bytes; });
+    columns_.plain("storage.kind", ids, [&](StorageId id) { return profile_.kind(id); });
+    columns_.plain("storage.device", ids, [&](StorageId id) { return device_number(graph_.storage(id).device()); });
+    columns_.delta("storage.born", ids, [&](StorageId id) { return after(graph_.storage(id).born); });
+    columns_.delta("storage.freed", ids, [&](StorageId id) { return after(graph_.storage(id).freed_after); });
+    columns_.delta("storage.value", first, std::identity());
+    columns_.plain("storage.existed", ids, [&](StorageId id) {
       // Charts show the steady state that the report leads with, where optimizer state exists from the beginning.
-      const bool stays = profile_.steady_peak && profile_.kind(storage_order_[i]) == StorageKind::kOptimizerState &&
-                         until == kNoNumber;
-      existed.add(stays || existed_before(graph_, storage) ? 1 : 0);
-    }
+      const Storage& storage = graph_.storage(id);
+      const bool stays =
+          profile_.steady_peak && profile_.kind(id) == StorageKind::kOptimizerState && after(storage.freed_after) == 0;
+      return stays || existed_before(graph_, storage);
+    });
     // A plan of the recorded step has other lifetimes.
     if (storage_order_.size() > kMaxPlannedStorages || profile_.steady_peak) return;
     const MemoryLayout plan = profile_.memory_layout();
-    Column& place = columns_.delta("storage.place");
-    for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);
+    columns_.delta("storage.place", ids, [&](StorageId id) { return plan.offsets[id] + 1; });
     json own = json::array();
     for (const auto& scratch : costs_.custom.scratch()) {
       own.push_back({costs_.order[scratch.node], scratch.bytes, device_number(scratch.device)});
@@ -596,8 +560,7 @@ class PageData {
     } catch (const OutOfMemoryError&) {
       return;  // reported in the profile
     }
-    Column& bytes = columns_.delta("node.reserved");
-    for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
+    columns_.delta("node.reserved", peaks, &AllocatorPeaks::reserved);
   }
 
   // Marks nodes that differ: 1 removed or added, 2 changed.
@@ -613,8 +576,7 @@ class PageData {
       state[at] = other.valid() ? 2 : 1;
       if (!change.what.empty()) words.push_back({at, change.what});
     }
-    Column& different = columns_.plain("node.different");
-    for (const int64_t s : state) different.add(s);
+    columns_.plain("node.different", state, std::identity());
     header_["different"] = std::move(words);
     header_["same"] = role_.diff->same;
   }
@@ -693,7 +655,6 @@ class PageData {
   IdMap<ValueId, uint32_t> value_number_{kNoNumber};
   IdMap<StorageId, uint32_t> storage_number_{kNoNumber};
   std::vector<ValueId> value_order_;
-  uint32_t next_value_ = 0;  // number of values created so far
   std::vector<StorageId> storage_order_;
 };
 

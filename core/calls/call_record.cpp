@@ -1,7 +1,5 @@
 #include "core/calls/call_record.h"
 
-#include <c10/util/SmallVector.h>
-
 #include "core/calls/program_generators.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"

@@ -1,14 +1,8 @@
 // Records calls on fake tensors in a graph.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/ivalue.h>
 #include <c10/util/FunctionRef.h>
-
-#include <span>
-#include <unordered_map>
-#include <vector>
 
 #include "core/fake/call_observer.h"
 #include "shadowgraph/capture/fake.h"

@@ -2,10 +2,6 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <charconv>
-#include <string>
-#include <string_view>
-
 #include "core/fake/data_dependent_values.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"

@@ -7,17 +7,10 @@
 // Nothing is allocated. A fake tensor may be used inside or outside a FakeTensorMode and may outlive the graph.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/Storage.h>
-
-#include <optional>
-#include <unordered_map>
 
 #include "core/calls/node_calls.h"
 #include "shadowgraph/capture/fake.h"
-#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

@@ -2,20 +2,17 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/jit_type.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
 
+#include "core/fake/known_contents.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/tensors_in_value.h"
 #include "ir/operators/operator_facts.h"
@@ -74,14 +71,14 @@ int64_t random_state_bytes(c10::Device device) {
   return bytes;
 }
 
-at::Tensor random_state(c10::Device device) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
+at::Tensor state_of(at::Generator generator) {
+  const RealCalls real;
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
 
-at::Tensor exchange_random_state(c10::Device device, const at::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
+at::Tensor exchange_state(at::Generator generator, const at::Tensor& state) {
+  const RealCalls real;
   const std::lock_guard lock(generator.mutex());
   at::Tensor before = generator.get_state();
   generator.set_state(state);
@@ -100,15 +97,10 @@ std::shared_ptr<const RegisteredFunction> random_state_function(const Target& ta
     return results(empty_state(a.back().isGenerator() ? a.back().toGenerator().device() : a.back().toDevice()));
   };
   constexpr auto nothing = [](Arguments) { return std::vector<c10::IValue>(); };
-  constexpr auto get = [](Arguments a) {
-    at::Generator generator = generator_of(a);
-    const std::lock_guard lock(generator.mutex());
-    return results(generator.get_state());
-  };
+  constexpr auto get = [](Arguments a) { return results(state_of(generator_of(a))); };
+  constexpr auto exchange = [](Arguments a) { return results(exchange_state(generator_of(a), a[0].toTensor())); };
   constexpr auto set = [](Arguments a) {
-    at::Generator generator = generator_of(a);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(a[0].toTensor());
+    exchange_state(generator_of(a), a[0].toTensor());
     return std::vector<c10::IValue>();
   };
   constexpr auto seed = [](Arguments a) {
@@ -118,13 +110,9 @@ std::shared_ptr<const RegisteredFunction> random_state_function(const Target& ta
     return std::vector<c10::IValue>();
   };
   static const std::array functions = {
-      registered(get_random_state(), new_state, get),
-      registered(get_random_state(true), new_state, get),
-      registered(exchange_random_state(), new_state,
-                 [](Arguments a) { return results(exchange_random_state(a[1].toDevice(), a[0].toTensor())); }),
-      registered(set_random_state(), nothing, set),
-      registered(set_random_state(true), nothing, set),
-      registered(seed_generator(), nothing, seed),
+      registered(get_random_state(), new_state, get),           registered(get_random_state(true), new_state, get),
+      registered(exchange_random_state(), new_state, exchange), registered(set_random_state(), nothing, set),
+      registered(set_random_state(true), nothing, set),         registered(seed_generator(), nothing, seed),
       registered(seed_generator(true), nothing, seed),
   };
   for (const auto& function : functions) {
@@ -137,10 +125,8 @@ namespace {
 
 // "aten::add_" -> "aten__add_"
 std::string flat_name(const std::string& qualified) {
-  std::string name = qualified;
-  const size_t colons = name.find("::");
-  if (colons != std::string::npos) name.replace(colons, 2, "__");
-  return name;
+  const size_t colons = qualified.find("::");
+  return colons == qualified.npos ? qualified : std::string(qualified).replace(colons, 2, "__");
 }
 
 // The inverse of flat_name. A namespace may contain "__", so each split is tried.
@@ -290,7 +276,7 @@ std::shared_ptr<const RegisteredFunction> functional_call_function(const Target&
     for (const c10::IValue& value : written) results.push_back(stored(value));
     return results;
   };
-  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
+  return registered(target, kernel, kernel);
 }
 
 namespace {
@@ -311,8 +297,7 @@ std::shared_ptr<const RegisteredFunction> process_group_function(const Target& t
     check_process_group(arguments);
     return std::vector<c10::IValue>();
   };
-  static const auto function = std::make_shared<const RegisteredFunction>(
-      RegisteredFunction{process_group_target().schema_text(), kernel, kernel});
+  static const auto function = registered(process_group_target(), kernel, kernel);
   return function->schema_text == target.schema_text() ? function : nullptr;
 }
 
@@ -324,8 +309,7 @@ void register_function(const std::string& schema_text, FunctionKernel shape_rule
     throw Error("function " + target.name() +
                 " needs a shape rule that returns its results for fake tensors; see shadowgraph/capture/replay.h");
   }
-  auto function = std::make_shared<const RegisteredFunction>(
-      RegisteredFunction{target.schema_text(), std::move(shape_rule), std::move(kernel)});
+  auto function = registered(target, std::move(shape_rule), std::move(kernel));
   FunctionRegistry& registry = FunctionRegistry::global();
   const std::lock_guard lock(registry.mutex);
   registry.functions[target.name()] = std::move(function);

@@ -1,29 +1,24 @@
-// Functions that save and restore the state of a random generator, so that a graph can draw the same numbers twice.
+// Functions that save and restore the state of a generator, so that a graph can draw the same numbers twice.
 //
 //     %s = sg_random::get_state(device=cpu)                before dropout in forward
 //     %t = sg_random::exchange_state(state=%s, device=cpu) before dropout is recomputed: sets %s, returns the old one
 //          sg_random::set_state(state=%t, device=cpu)      after it: as if nothing had been drawn
 //          sg_random::seed(seed=9, device=cpu)             torch.manual_seed(9) in the program
 //
-// They use the device's default generator, or with the overload `generator` one that the program created. A state is a byte tensor on the CPU (at::Generator::get_state), so it has a
-// lifetime and a size like every other tensor: 5056 bytes for the CPU's generator, 16 for CUDA's.
+// They use the device's default generator, or with the overload `generator` one that the program created. A state is a
+// byte tensor on the CPU (at::Generator::get_state), so it has a lifetime and a size like every other tensor.
 // shadowgraph/graph/analysis.h treats the functions as random operators, so they are not reordered relative to draws,
-// and those that set a state are never removed.
-//
-// They need no registration: find_function (shadowgraph/capture/replay.h) finds them.
+// and those that set a state are never removed. find_function (shadowgraph/capture/replay.h) finds them.
 #pragma once
 
 #include <c10/core/Device.h>
 
-#include <memory>
-#include <optional>
-#include <string_view>
-
 #include "shadowgraph/graph/target.h"
 
 namespace at {
+struct Generator;
 class Tensor;
-}
+}  // namespace at
 
 namespace shadowgraph {
 
@@ -40,20 +35,19 @@ const Target& seed_generator(bool own = false);
 // Returns the size of a state of that device's generator in bytes; throws Error for devices other than CPU and CUDA.
 int64_t random_state_bytes(c10::Device device);
 
-// Return the default generator's state, or replace it and return the previous one. Both lock the generator.
-at::Tensor random_state(c10::Device device);
-at::Tensor exchange_random_state(c10::Device device, const at::Tensor& state);
+// Return the generator's state, or replace it and return the previous one. Both lock the generator, and use real
+// tensors even inside a fake mode.
+at::Tensor state_of(at::Generator generator);
+at::Tensor exchange_state(at::Generator generator, const at::Tensor& state);
 
 // Returns nullptr unless the target is one of the above.
 std::shared_ptr<const RegisteredFunction> random_state_function(const Target& target);
 
 // Key of the note that names the program's generator a node draws from (core/calls/program_generators.h).
-
 inline constexpr std::string_view kGeneratorNote = "generator";
 
 // Key of the note of attention on packed sequences of known lengths, "a/b": the scores of all sequences, and what they
 // were if each sequence were as long as the longest.
-
 inline constexpr std::string_view kScoresNote = "scores";
 
 // ---- Functionalized operators: operators that write arguments as functions that do not. Used for operators without a
@@ -67,13 +61,8 @@ inline constexpr std::string_view kScoresNote = "scores";
 //
 // A call copies the whole storages of the written arguments, including strides, offsets and gaps, moves all operands on
 // them onto the copies, and runs the operator there. So the kernel behaves as it would in place, also for overlapping
-// operands and errors. A returned tensor includes its whole storage, so other views of it can be taken.
-//
-// Like PyTorch's auto_functionalized, which copies tensors instead of storages.
-//
-// They need no registration: find_function (shadowgraph/capture/replay.h) creates them from their names.
-
-struct SHADOWGRAPH_API RegisteredFunction;
+// operands and errors. A returned tensor includes its whole storage, so other views of it can be taken. PyTorch's
+// auto_functionalized copies tensors instead. find_function (shadowgraph/capture/replay.h) creates them by their names.
 
 constexpr std::string_view kFunctionalCallNamespace = "sg_functional";
 

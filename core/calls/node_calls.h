@@ -15,11 +15,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/FunctionRef.h>
 
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
 

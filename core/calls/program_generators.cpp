@@ -5,12 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 
-#include <charconv>
-#include <map>
-#include <mutex>
-#include <unordered_map>
-#include <unordered_set>
-
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "shadowgraph/error.h"
@@ -23,12 +17,6 @@ constexpr std::string_view kAlways = "always ";
 constexpr std::string_view kSeed = "seed ";
 
 std::string metadata_key(std::string_view name) { return "generator " + std::string(name); }
-
-at::Tensor state_of_generator(at::Generator generator) {
-  const RealCalls real;
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
 
 bool same_state(const at::Tensor& a, const at::Tensor& b) {
   const RealCalls real;
@@ -73,10 +61,9 @@ class KnownGenerators {
   int64_t number_of(const at::Generator& generator) {
     at::Tensor state;
     try {
-      state = state_of_generator(generator);
-    } catch (const std::exception&) {
-      state = at::Tensor();  // NOLINT(bugprone-empty-catch): unsupported; reported if a run needs it
-    }
+      state = state_of(generator);
+      // NOLINTNEXTLINE(bugprone-empty-catch): unsupported; reported if a run needs it
+    } catch (const std::exception&) {}
     const std::lock_guard lock(mutex_);
     const auto latest = latest_.find(generator.unsafeGetGeneratorImpl());
     if (latest != latest_.end()) {
@@ -131,7 +118,7 @@ std::string state_text(const at::Tensor& state, c10::Device device) {
     at::Generator fresh = at::detail::createCPUGenerator();
     fresh.set_state(state);
     const uint64_t seed = fresh.current_seed();
-    if (same_state(state_of_generator(at::detail::createCPUGenerator(seed)), state)) {
+    if (same_state(state_of(at::detail::createCPUGenerator(seed)), state)) {
       return std::string(kSeed) + std::to_string(seed);
     }
   }
@@ -249,15 +236,13 @@ void put_state(at::Generator& generator, const ProgramGenerator& own) {
   if (!own.state) refuse_state(own, "its state is not in the graph's metadata");
   at::Tensor state;
   if (const auto seed = seed_in(*own.state); seed && own.device.is_cpu()) {
-    state = state_of_generator(at::detail::createCPUGenerator(*seed));
+    state = state_of(at::detail::createCPUGenerator(*seed));
   } else if (const auto bytes = bytes_in(*own.state)) {
     state = *bytes;
   } else {
     refuse_state(own, "its state in the graph's metadata is neither \"seed N\" nor hexadecimal bytes");
   }
-  const RealCalls real;
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+  exchange_state(generator, state);
 }
 
 at::Generator create_generator(const ProgramGenerator& own) {

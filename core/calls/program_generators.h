@@ -12,10 +12,6 @@
 
 #include <ATen/core/Generator.h>
 
-#include <map>
-#include <optional>
-#include <string>
-
 #include "core/calls/functions.h"
 #include "shadowgraph/graph/graph.h"
 

@@ -1,32 +1,20 @@
 // Activation checkpointing for C++ programs, after torch.utils.checkpoint (non-reentrant).
 #include "shadowgraph/capture/activation_checkpoint.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
-#include <array>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "core/calls/functions.h"
 #include "core/capture/recorder.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode/process_state.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {
 
@@ -63,7 +51,7 @@ at::Tensor fake_state(c10::Device device) {
 
 // Returns the generator's current state; undefined in a FakeTensorMode that is not being captured.
 at::Tensor take(c10::Device device) {
-  if (!is_faking()) return random_state(device);
+  if (!is_faking()) return state_of(at::globalContext().defaultGenerator(device));
   if (current_recorder() == nullptr) return {};
   at::Tensor state = fake_state(device);
   current_recorder()->record_function(get_random_state(), std::array{c10::IValue(device)}, state);
@@ -71,7 +59,9 @@ at::Tensor take(c10::Device device) {
 }
 
 at::Tensor exchange(c10::Device device, const at::Tensor& state) {
-  if (!is_fake(state)) return is_faking() ? at::Tensor() : exchange_random_state(device, state);
+  if (!is_fake(state)) {
+    return is_faking() ? at::Tensor() : exchange_state(at::globalContext().defaultGenerator(device), state);
+  }
   if (current_recorder() == nullptr) return {};
   at::Tensor before = fake_state(device);
   current_recorder()->record_function(exchange_random_state(), std::array{c10::IValue(state), c10::IValue(device)},
@@ -81,7 +71,7 @@ at::Tensor exchange(c10::Device device, const at::Tensor& state) {
 
 void put_back(c10::Device device, const at::Tensor& state) {
   if (!is_fake(state)) {
-    exchange_random_state(device, state);
+    exchange_state(at::globalContext().defaultGenerator(device), state);
   } else if (current_recorder() != nullptr) {
     current_recorder()->record_function(set_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, {});
   }
@@ -99,7 +89,7 @@ class RandomStates {
     for (const at::Tensor& input : inputs) {
       if (!input.defined() || !input.is_cuda()) continue;
       const c10::Device device = with_index(input.device());
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+      if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
     }
     for (const c10::Device device : devices) {
       at::Tensor state = take(device);
@@ -181,16 +171,11 @@ namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
 
-// Marks a run as a region of the active capture, if there is one.
-class RunScope {
- public:
-  explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
-  ~RunScope() { runs_.leave(); }
-  C10_DISABLE_COPY_AND_ASSIGN(RunScope);
-
- private:
-  ExternalCheckpoint& runs_;
-};
+// Marks a run as a region of the active capture, if there is one, for the lifetime of the result.
+auto run_scope(ExternalCheckpoint& runs) {
+  runs.enter();
+  return c10::make_scope_exit([&runs] { runs.leave(); });
+}
 
 // ---- Forward: saved tensors are discarded
 
@@ -280,7 +265,7 @@ std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tens
 std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
   inputs_.reserve(inputs.size());
   for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
-  const RunScope region(runs_);
+  const auto region = run_scope(runs_);
   if (options_.preserve_random_state) random_ = RandomStates(inputs);
   Forward observer(*this);
   const SavedTensorScope scope(&observer);
@@ -348,7 +333,7 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
       },
       saved_tensor_observer_of_mode());
   try {
-    const RunScope region(runs_);
+    const auto region = run_scope(runs_);
     const c10::AutoGradMode grad_mode(true);
     const AutocastState::Restored autocast(autocast_);
     const RandomStates::Restored random(random_);

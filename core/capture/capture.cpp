@@ -1,7 +1,6 @@
 // Captures of forward passes and training steps. The training loop follows PyTorch's Python sources.
 #include "shadowgraph/capture/capture.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -16,11 +15,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "core/fake/mode/modes.h"
 #include "core/fake/mode_state.h"
@@ -43,10 +37,9 @@ void check(bool holds, const std::string& message) {
 std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
   std::vector<Tensors> groups;
   for (const at::Tensor& tensor : tensors) {
-    const auto same = [&](const Tensors& group) {
+    const auto found = std::ranges::find_if(groups, [&](const Tensors& group) {
       return group[0].device() == tensor.device() && group[0].scalar_type() == tensor.scalar_type();
-    };
-    const auto found = std::find_if(groups.begin(), groups.end(), same);
+    });
     (found == groups.end() ? groups.emplace_back() : *found).push_back(tensor);
   }
   return groups;
@@ -54,16 +47,12 @@ std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
 
 at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs) {
   at::Tensor loss = program.loss(outputs);
-  if (!loss.defined() || loss.numel() != 1) {
-    throw Error("the loss must be a scalar tensor, but it " +
-                (loss.defined() ? "has shape " + c10::str(loss.sizes()) + "; reduce it, for example with mean()"
-                                : std::string("is undefined")));
-  }
-  if (!loss.requires_grad()) {
-    throw Error(
+  check(loss.defined(), "the loss must be a scalar tensor, but it is undefined");
+  check(loss.numel() == 1, c10::str("the loss must be a scalar tensor, but it has shape ", loss.sizes(),
+                                    "; reduce it, for example with mean()"));
+  check(loss.requires_grad(),
         "the loss does not require grad: it does not depend on a parameter or input that requires grad. Check for "
         "NoGradGuard, detach() and frozen parameters");
-  }
   return loss;
 }
 
@@ -229,13 +218,10 @@ class TrainingLoop {
     }
     for (const auto& [name, parameter] : parameters_) {
       at::Tensor& gradient = parameter.mutable_grad();
+      if (to_none) gradient.reset();
       if (!gradient.defined() || done.contains(parameter.unsafeGetTensorImpl())) continue;
-      if (to_none) {
-        gradient.reset();
-      } else {
-        gradient.detach_();
-        gradient.zero_();
-      }
+      gradient.detach_();
+      gradient.zero_();
     }
   }
 
@@ -261,13 +247,8 @@ class TrainingLoop {
 
  private:
   void backward(const at::Tensor& loss) {
-    if (!program_.training.grad_scaler) {
-      const PhaseScope phase("backward");  // covers the initial gradient, created before the engine starts
-      loss.backward();
-      return;
-    }
-    const at::Tensor scaled = scaler_.scale(loss);
-    const PhaseScope phase("backward");
+    const at::Tensor scaled = program_.training.grad_scaler ? scaler_.scale(loss) : loss;
+    const PhaseScope phase("backward");  // covers the initial gradient, created before the engine starts
     scaled.backward();
   }
 
@@ -357,43 +338,32 @@ CaptureOptions completed(const ProgramToCapture& program, CaptureOptions options
   return options;
 }
 
-void check_parameters_are_fake(const ProgramToCapture& program) {
-  for (const auto& [name, parameter] : parameters_of(program)) {
-    if (!is_fake(parameter)) {
-      throw UnsupportedError("parameter '" + name + "' is a real tensor, and a training step on fake tensors would " +
-                             "give it a fake gradient. Create the module inside a FakeTensorMode");
-    }
-  }
-}
-
 // Runs the warmup steps, which are not recorded: they leave the optimizer's state and no gradients.
-class WarmLoop {
- public:
-  WarmLoop(const ProgramToCapture& program, const CaptureOptions& options) {
-    if (!program.loss) throw Error("a training step needs a loss function; set ProgramToCapture::loss");
-    check_parameters_are_fake(program);
-    for (const auto& [name, parameter] : parameters_of(program)) parameter.mutable_grad().reset();
-    FakeTensorMode mode(options.mode);
-    loop_.emplace(program, state_of(mode).options);
-    at::Tensor loss;
-    for (int i = 0; i < program.warmup_steps; ++i) {
-      loop_->zero_grad();
-      loop_->step(loss);
-    }
-    if (!program.training.zero_grads) loop_->zero_grad();
+void warm_up(std::optional<TrainingLoop>& loop, const ProgramToCapture& program, const CaptureOptions& options) {
+  check(program.loss != nullptr, "a training step needs a loss function; set ProgramToCapture::loss");
+  const auto parameters = parameters_of(program);
+  for (const auto& [name, parameter] : parameters) {
+    if (is_fake(parameter)) continue;
+    throw UnsupportedError("parameter '" + name + "' is a real tensor, and a training step on fake tensors would " +
+                           "give it a fake gradient. Create the module inside a FakeTensorMode");
   }
-  TrainingLoop& operator*() { return *loop_; }
-  TrainingLoop* operator->() { return &*loop_; }
-
- private:
-  std::optional<TrainingLoop> loop_;
-};
+  for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
+  FakeTensorMode mode(options.mode);
+  loop.emplace(program, state_of(mode).options);
+  at::Tensor loss;
+  for (int i = 0; i < program.warmup_steps; ++i) {
+    loop->zero_grad();
+    loop->step(loss);
+  }
+  if (!program.training.zero_grads) loop->zero_grad();
+}
 
 // Warms the program up and records `body`, which runs the loop and sets the loss.
 template <class Body>
 CaptureResult record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
   const CaptureOptions options = completed(program, given);
-  WarmLoop loop(program, options);
+  std::optional<TrainingLoop> loop;
+  warm_up(loop, program, options);
 
   const Stopwatch watch;
   Capture session(options);

@@ -1,16 +1,12 @@
 #include <ATen/Context.h>
 #include <torch/nn/module.h>
 
-#include <atomic>
-
 #include "core/calls/program_generators.h"
 #include "core/capture/recorder.h"
 #include "core/fake/dispatch/contents_of_call.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode/modes.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -24,14 +20,10 @@ void forget_input_contents(const at::Tensor& tensor) {
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
 
-Tensors tensors_of(const torch::nn::Module& root) {
+CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
   Tensors tensors = root.parameters();
   for (const at::Tensor& buffer : root.buffers()) tensors.push_back(buffer);
-  return tensors;
-}
-
-CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
-  options.mode = options_around(tensors_of(root), {}, std::move(options.mode));
+  options.mode = options_around(tensors, {}, std::move(options.mode));
   return options;
 }
 

@@ -1,8 +1,6 @@
 // Shared by programs loaded from TorchScript and torch.export files.
 #pragma once
 
-#include <string_view>
-
 #include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {

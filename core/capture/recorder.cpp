@@ -1,6 +1,7 @@
 #include "core/capture/recorder.h"
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -9,16 +10,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "core/calls/call_record.h"
-#include "core/calls/functions.h"
 #include "core/calls/program_generators.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"
@@ -329,19 +326,15 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
   if (link_->has_frees()) flush_frees();
   const ValueId written = value_of(*as_fake(fake));
-  const at::Tensor constant =
-      FakeTensorImpl::empty_strided(value.sizes(), value.strides(), value.dtype(), c10::Device(c10::kCPU));
   const Argument name[] = {Argument::of_constant(graph_.add_constant(value))};
   const NodeId placeholder = graph_.insert_before(body_, target_of(Builtin::kConstant), name);
   graph_.set_note(placeholder, "literal", "host");
-  const StorageId id = graph_.add_storage({.bytes = static_cast<int64_t>(constant.storage().nbytes()),
-                                           .device_type = c10::kCPU,
-                                           .kind = StorageKind::kConstant,
-                                           .born = placeholder});
-  const ValueId source = new_value(placeholder, *as_fake(constant), id);
+  const size_t bytes = at::detail::computeStorageNbytes(value.sizes(), value.strides(), value.itemsize());
+  const StorageId id =
+      graph_.add_storage({.bytes = static_cast<int64_t>(bytes), .kind = StorageKind::kConstant, .born = placeholder});
+  const ValueId source = graph_.add_tensor_result(
+      placeholder, {.dtype = value.scalar_type(), .sizes = value.sizes(), .strides = value.strides(), .storage = id});
   set_root(id, source);
-  const Argument made[] = {Argument::of_value(source)};
-  graph_.set_results(placeholder, made);
 
   static const auto copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   const Argument arguments[] = {Argument::of_value(written), Argument::of_value(source), Argument::of_bool(false)};
@@ -397,24 +390,16 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
     const uint64_t key = (uint64_t{value.index} << 16) | (static_cast<uint64_t>(what) << 8) |
                          static_cast<uint64_t>(static_cast<uint8_t>(dimension));
     if (!size_reads_.insert(key).second) return;
-    Guard guard;
-    guard.value = value;
-    switch (what) {
-      case SizeRead::kRank:
-        guard.kind = Guard::Kind::kRank;
-        guard.observed = std::to_string(tensor.sizes().size());
-        break;
-      case SizeRead::kSize:
-        guard.kind = Guard::Kind::kSize;
-        guard.dimension = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(tensor.sizes().size()));
-        guard.observed = std::to_string(tensor.sizes()[static_cast<size_t>(guard.dimension)]);
-        break;
-      case SizeRead::kSizes:
-        guard.kind = Guard::Kind::kSizes;
-        guard.observed = c10::str(tensor.sizes());
-        break;
+    const c10::IntArrayRef sizes = tensor.sizes();
+    if (what == SizeRead::kRank) {
+      graph_.guards.push_back({Guard::Kind::kRank, value, -1, std::to_string(sizes.size())});
+    } else if (what == SizeRead::kSizes) {
+      graph_.guards.push_back({Guard::Kind::kSizes, value, -1, c10::str(sizes)});
+    } else {
+      const int64_t wrapped = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(sizes.size()));
+      const int64_t size = sizes[static_cast<size_t>(wrapped)];
+      graph_.guards.push_back({Guard::Kind::kSize, value, wrapped, std::to_string(size)});
     }
-    graph_.guards.push_back(std::move(guard));
     // NOLINTNEXTLINE(bugprone-empty-catch): observers of size reads are noexcept
   } catch (const std::exception&) {
     // An out-of-range dimension is the program's error, raised at its call.
@@ -428,20 +413,17 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   const KernelDepth depth;
   if (generators_) generators_->end();
   flush_frees();
-  const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
     // Use the parameter's declared value, not the optimizer's last in-place update.
-    const Argument last = declare_value(parameter);
+    const Argument last = argument_of_tensor(parameter);
     const auto in_buffer = in_buffers_.find(parameter.unsafeGetTensorImpl());
     const ValueId declared =
         in_buffer != in_buffers_.end() ? in_buffer->second : storage_root_[graph_.value(last.ref.value).storage.index];
-    const Argument pair[] = {Argument::of_value(declared), declare_value(gradient)};
-    graph_.append(target_of(Builtin::kGradient), pair);
+    graph_.append(target_of(Builtin::kGradient), {Argument::of_value(declared), argument_of_tensor(gradient)});
   }
   std::vector<Argument> values;
-  for (const at::Tensor& output : outputs) values.push_back(declare_value(output));
-  const Argument list[] = {graph_.make_list(values)};
-  graph_.append(target_of(Builtin::kOutput), list);
+  for (const at::Tensor& output : outputs) values.push_back(argument_of_tensor(output));
+  graph_.append(target_of(Builtin::kOutput), {graph_.make_list(values)});
   note_routings_read();
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbors();
@@ -472,10 +454,8 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   if (!storage.valid()) {
     const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
     const auto grown = growths_.find(unmet);
-    if (C10_UNLIKELY(grown != growths_.end() && is_bound(*unmet, session_))) {
-      return insert_resize(fake, growths_.extract(grown).mapped());
-    }
-    return placeholder_for(fake);
+    const bool is_grown = grown != growths_.end() && is_bound(*unmet, session_);
+    return C10_UNLIKELY(is_grown) ? insert_resize(fake, growths_.extract(grown).mapped()) : placeholder_for(fake);
   }
 
   const ValueId root = storage_root_[storage.index];
@@ -627,14 +607,6 @@ Argument Recorder::argument_of(const CallArgument& value) {
       return Argument::none();
     case Kind::kTensor:
       return argument_of_tensor(value.tensor());
-    case Kind::kTensors:
-      for (const at::Tensor& element : value.tensors()) elements.push_back(argument_of_tensor(element));
-      break;
-    case Kind::kTensorRefs:
-      for (const at::Tensor& element : value.tensor_refs()) elements.push_back(argument_of_tensor(element));
-      break;
-    case Kind::kOptionalTensors:
-      return argument_of(c10::IValue(value.optional_tensors()));
     case Kind::kInt:
       return Argument::of_int(value.integer());
     case Kind::kInts:
@@ -643,17 +615,14 @@ Argument Recorder::argument_of(const CallArgument& value) {
       return Argument::of_float(value.real());
     case Kind::kBool:
       return Argument::of_bool(value.boolean());
-    case Kind::kBools:
-      for (const bool element : value.bools()) elements.push_back(Argument::of_bool(element));
+    case Kind::kTensors:
+      for (const at::Tensor& element : value.tensors()) elements.push_back(argument_of_tensor(element));
       break;
-    case Kind::kScalar:
-      return argument_of(c10::IValue(value.scalar()));
-    case Kind::kString:
-      return graph_.string_argument(value.string());
-    case Kind::kDevice:
-      return Argument::of_device(value.device());
-    case Kind::kGenerator:
-      return argument_of_generator(value.generator());
+    case Kind::kTensorRefs:
+      for (const at::Tensor& element : value.tensor_refs()) elements.push_back(argument_of_tensor(element));
+      break;
+    default:
+      return argument_of(value.value());
   }
   return graph_.make_list({elements.data(), elements.size()});
 }
@@ -684,14 +653,8 @@ Argument Recorder::result_of(const CallArgument& value, NodeId node) {
       for (const at::Tensor& element : value.tensors()) elements.push_back(result_of_tensor(element, node));
       return graph_.make_list({elements.data(), elements.size()});
     }
-    case Kind::kInt:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
-    case Kind::kFloat:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
-    case Kind::kBool:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
     default:
-      return Argument::none();
+      return result_of(value.value(), node);
   }
 }
 
@@ -821,11 +784,10 @@ ValueId Recorder::insert_resize(FakeTensorImpl& fake, const Growth& growth) {
   const StorageId id = graph_.add_storage(storage_of(fake, node));
   rename_storage(impl, session_, id);
   const int64_t strides[] = {1};
-  const ValueId root = graph_.new_tensor(
-      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.simulated_device()});
-  set_root(id, root);
-  const Argument result[] = {Argument::of_value(root)};
-  graph_.set_results(node, result);
+  set_root(id,
+           graph_.add_tensor_result(
+               node,
+               {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.simulated_device()}));
   streams_.put(graph_, node, growth.streams);
   return value_of(fake);
 }

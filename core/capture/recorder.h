@@ -1,19 +1,6 @@
 // Records operator calls into a Graph. Internal to core/capture; programs use Capture.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Stream.h>
-
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
 #include "core/capture/source_location.h"
 #include "core/capture/storage_identity.h"
 #include "core/capture/watched_generators.h"
@@ -23,7 +10,6 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/simulated_devices.h"
 #include "shadowgraph/capture/capture.h"
-#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

@@ -13,14 +13,10 @@
 #include <algorithm>
 
 #include "core/capture/recorder.h"
-#include "core/capture/storage_identity.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode/process_state.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/analysis.h"
 
@@ -78,11 +74,7 @@ bool is_default(const c10::Stream& stream) {
 }  // namespace
 
 void Recorder::enter_region(RegionKind kind, const std::string& name, const std::string& class_name) {
-  OpenRegion open;
-  open.region.kind = kind;
-  open.region.name = graph_.intern(name);
-  open.region.class_name = graph_.intern(class_name);
-  regions_.push_back(open);
+  regions_.push_back({{.kind = kind, .name = graph_.intern(name), .class_name = graph_.intern(class_name)}});
   if (kind == RegionKind::kModule && !std::exchange(modules_named_, true)) entered_ = last_;
 }
 
@@ -124,9 +116,7 @@ bool Recorder::is_recomputed(NodeId node) const {
 }
 
 void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) {
-  OpenRegion open;
-  open.region.kind = RegionKind::kComposite;
-  open.region.target = target_of_operator(info);
+  OpenRegion open{{.kind = RegionKind::kComposite, .target = target_of_operator(info)}};
   open.arguments.offset = static_cast<uint32_t>(composite_arguments_.size());
   {
     const KernelDepth depth;
@@ -182,11 +172,12 @@ StringId Recorder::owner_path(std::span<const Argument> arguments) const {
 }
 
 RegionId Recorder::add_inferred_module(RegionId parent, StringId name) {
-  Region region{.kind = RegionKind::kModule, .inferred = true, .parent = parent};
-  region.name = name;
-  region.class_name = graph_.intern("");
-  region.call = calls_[(uint64_t{parent.index} << 32) | name.index]++;
-  return graph_.add_region(region);
+  return graph_.add_region({.kind = RegionKind::kModule,
+                            .inferred = true,
+                            .parent = parent,
+                            .name = name,
+                            .class_name = graph_.intern(""),
+                            .call = calls_[(uint64_t{parent.index} << 32) | name.index]++});
 }
 
 // Returns the inferred module inside open region `depth` that owns a parameter in `arguments`, or that region itself.
@@ -347,30 +338,21 @@ void Recorder::attach_saved_tensors() {
     if (!owner.valid()) continue;
     SavedTensor entry;
     entry.value = saved.value;
+    const auto look = [&](ValueId value, SavedRole role, uint16_t index) {
+      if (entry.role != SavedRole::kInternal || value != saved.value) return;
+      entry.role = role;
+      entry.index = index;
+    };
     uint16_t position = 0;
     for (const Argument& argument : graph_.arguments(owner)) {
-      graph_.for_each_value({&argument, 1}, [&](ValueId value) {
-        if (entry.role == SavedRole::kInternal && value == saved.value) {
-          entry.role = SavedRole::kArgument;
-          entry.index = position;
-        }
-      });
+      graph_.for_each_value({&argument, 1}, [&](ValueId value) { look(value, SavedRole::kArgument, position); });
       ++position;
     }
-    if (entry.role == SavedRole::kInternal) {
-      uint16_t index = 0;
-      graph_.for_each_output(owner, [&](ValueId value) {
-        if (value == saved.value) {
-          entry.role = SavedRole::kResult;
-          entry.index = index;
-        }
-        ++index;
-      });
-    }
+    uint16_t index = 0;
+    graph_.for_each_output(owner, [&](ValueId value) { look(value, SavedRole::kResult, index++); });
     attached.emplace_back(owner, entry);
   }
-  std::stable_sort(attached.begin(), attached.end(),
-                   [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
+  std::ranges::stable_sort(attached, {}, [](const auto& entry) { return entry.first.index; });
   std::vector<SavedTensor> group;
   for (size_t i = 0; i < attached.size();) {
     const NodeId owner = attached[i].first;
@@ -424,15 +406,13 @@ void Recorder::mark(const at::Tensor& tensor, StorageKind kind) {
     graph_.set_storage_kind(storage, kind);
 }
 
-void mark_gradient(const at::Tensor& gradient) {
+static void mark(const at::Tensor& tensor, StorageKind kind) {
   Recorder* const recorder = current_recorder();
-  if (recorder != nullptr && is_fake(gradient)) recorder->mark(gradient, StorageKind::kGradient);
+  if (recorder != nullptr && is_fake(tensor)) recorder->mark(tensor, kind);
 }
 
-void mark_optimizer_state(const at::Tensor& state) {
-  Recorder* const recorder = current_recorder();
-  if (recorder != nullptr && is_fake(state)) recorder->mark(state, StorageKind::kOptimizerState);
-}
+void mark_gradient(const at::Tensor& gradient) { mark(gradient, StorageKind::kGradient); }
+void mark_optimizer_state(const at::Tensor& state) { mark(state, StorageKind::kOptimizerState); }
 
 uint32_t StreamRecord::number_of(const c10::Stream& stream) {
   const auto found = std::ranges::find(streams_, stream);

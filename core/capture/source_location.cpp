@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <unistd.h>
 #include <unordered_set>
 
@@ -50,9 +49,8 @@ bool is_library_source(std::string_view file) {
   }
   const std::string_view own = source_root();
   if (own.empty() || !file.starts_with(own)) return false;
-  constexpr std::array kFolders = {"core/", "ir/", "include/"};
-  return std::any_of(kFolders.begin(), kFolders.end(),
-                     [&](const char* folder) { return file.substr(own.size()).starts_with(folder); });
+  const std::string_view inside = file.substr(own.size());
+  return inside.starts_with("core/") || inside.starts_with("ir/") || inside.starts_with("include/");
 }
 
 // Quotes a text for the shell.
@@ -62,12 +60,8 @@ std::string quoted(const std::string& text) {
   return out + "'";
 }
 
-struct PipeCloser {
-  void operator()(FILE* pipe) const { pclose(pipe); }
-};
-
 std::vector<std::string> lines_of_command(const std::string& command) {
-  const std::unique_ptr<FILE, PipeCloser> pipe(popen(command.c_str(), "r"));
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
   std::vector<std::string> lines;
   if (!pipe) return lines;
   char* line = nullptr;
@@ -107,9 +101,8 @@ std::string place_of(std::string_view line) {
 }
 
 bool is_pytorch_file(std::string_view file) {
-  return file.find("/torch/nn/") != std::string_view::npos || file.find("/torch/_") != std::string_view::npos ||
-         file.find("/torch/jit/") != std::string_view::npos ||
-         file.find("/torch/functional.py") != std::string_view::npos;
+  return contains(file, "/torch/nn/") || contains(file, "/torch/_") || contains(file, "/torch/jit/") ||
+         contains(file, "/torch/functional.py");
 }
 
 // Parses a line of the call stack written by tracing: "/path/net.py(12): forward".
@@ -175,17 +168,16 @@ void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
     const auto lines =
         lines_of_command("addr2line -a -i -e " + quoted(library) + " < " + quoted(addresses.path()) + " 2> /dev/null");
     // Output: a line with the address, then one for each function inlined there, innermost first.
-    size_t frame = 0;
-    bool any = false;
+    size_t addresses_seen = 0;
     for (const std::string& line : lines) {
       if (line.starts_with("0x")) {
-        frame += any ? 1 : 0;
-        any = true;
-      } else if (any && frame < query.frames.size()) {
-        if (std::string place = place_of(line); !place.empty()) known_[query.frames[frame]].push_back(std::move(place));
+        ++addresses_seen;
+      } else if (addresses_seen > 0 && addresses_seen <= query.frames.size()) {
+        std::string place = place_of(line);
+        if (!place.empty()) known_[query.frames[addresses_seen - 1]].push_back(std::move(place));
       }
     }
-    if (any) continue;
+    if (addresses_seen > 0) continue;
     // Without addr2line: libtorch reads the line table, but omits inlined functions.
     const auto found = torch::unwind::symbolize(query.frames, torch::unwind::Mode::fast);
     for (size_t i = 0; i < found.size(); ++i) {

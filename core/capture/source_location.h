@@ -1,11 +1,6 @@
 // Finds the user's C++ source lines: collects backtraces during capture and symbolizes them at the end.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
-
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {

@@ -1,7 +1,5 @@
 #include "core/capture/storage_identity.h"
 
-#include <mutex>
-
 #include "core/fake/storage_context.h"
 
 namespace shadowgraph {

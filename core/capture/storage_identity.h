@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <vector>
 
 #include "shadowgraph/graph/ids.h"
 

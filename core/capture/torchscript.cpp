@@ -11,17 +11,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
-#include "core/capture/source_location.h"
 #include "core/libtorch/error_text.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/units.h"
@@ -54,13 +48,6 @@ constexpr PickleOperand kPickleOperands[] = {
     {.opcodes = "rj", .bytes = 4, .memo = true},
 };
 
-const PickleOperand* operand_of(char opcode) {
-  for (const PickleOperand& row : kPickleOperands) {
-    if (std::string_view(row.opcodes).find(opcode) != std::string_view::npos) return &row;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 void check_pickle_sizes(std::string_view pickle) {
@@ -77,8 +64,9 @@ void check_pickle_sizes(std::string_view pickle) {
   };
   while (at < pickle.size()) {
     const char opcode = pickle[at];
-    const PickleOperand* operand = operand_of(opcode);
-    if (operand == nullptr) return fail("not a pickle opcode");
+    const auto* operand = std::ranges::find_if(
+        kPickleOperands, [&](const auto& row) { return std::string_view(row.opcodes).find(opcode) != pickle.npos; });
+    if (operand == std::end(kPickleOperands)) return fail("not a pickle opcode");
     ++at;
     const uint64_t value = number(operand->bytes);
     if (operand->memo && value > pickle.size()) fail("a memo index is larger than the record");
@@ -172,9 +160,8 @@ class DebugRecord {
 
   void check_range(const c10::IValue& range) {
     const auto& fields = elements_of(range, 3);
-    const int64_t bytes = bytes_of_source(fields[0]);
-    const int64_t end = integer_of(fields[2], bytes + 1);  // the tracer's ranges end one past their call stack
-    integer_of(fields[1], end);
+    // The tracer's ranges end one past their call stack.
+    integer_of(fields[1], integer_of(fields[2], bytes_of_source(fields[0]) + 1));
   }
   int64_t bytes_of_source(const c10::IValue& source) {
     const auto& fields = elements_of(source, 3);
@@ -212,17 +199,11 @@ void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::str
 
 // Disables TorchScript's optimizing executor, which specializes on the first shapes and differentiates by itself; the
 // plain interpreter calls operators one by one. The switch is process-wide, so it is restored.
-class PlainInterpreter {
- public:
-  PlainInterpreter() : optimize_(torch::jit::getGraphExecutorOptimize()) {
-    torch::jit::setGraphExecutorOptimize(false);
-  }
-  ~PlainInterpreter() { torch::jit::setGraphExecutorOptimize(optimize_); }
-  PlainInterpreter(const PlainInterpreter&) = delete;
-  PlainInterpreter& operator=(const PlainInterpreter&) = delete;
-
- private:
-  bool optimize_;
+struct PlainInterpreter {
+  PlainInterpreter() { torch::jit::setGraphExecutorOptimize(false); }
+  ~PlainInterpreter() { torch::jit::setGraphExecutorOptimize(before); }
+  C10_DISABLE_COPY_AND_ASSIGN(PlainInterpreter);
+  const bool before = torch::jit::getGraphExecutorOptimize();
 };
 
 // Shortens an interpreter error to the final message and its location; the full text contains the source of every
@@ -414,14 +395,15 @@ TensorSpec parse_tensor_spec(std::string_view text) {
   if (!is_spec_dtype(dtype)) refuse_spec(text, "unknown dtype '" + std::string(dtype) + "'");
   spec.dtype = parse_dtype(dtype).value();
   std::string_view rest = text.substr(bracket + 1, text.size() - bracket - 2);
+  const auto skip_blanks = [&] { rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size())); };
   int64_t elements = 1;
   while (!rest.empty()) {
     int64_t size = 0;
-    while (rest.starts_with(' ')) rest.remove_prefix(1);
+    skip_blanks();
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
     if (error != std::errc() || size < 0) refuse_spec(text, "expected a size at '" + std::string(rest) + "'");
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
-    while (rest.starts_with(' ')) rest.remove_prefix(1);
+    skip_blanks();
     if (size != 0 && __builtin_mul_overflow(elements, size, &elements)) refuse_spec(text, "too many elements");
     spec.sizes.push_back(size);
     if (rest.empty()) break;
@@ -462,32 +444,27 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
 }
 
 void ScriptProgram::make_fake(FakeTensorMode& mode, std::optional<c10::ScalarType> dtype) {
-  const auto convert = [&](const at::Tensor& real, bool is_parameter) {
+  // One tensor may be an attribute of several modules (tied weights). The mode's memo returns the same fake; converted
+  // ones are memoized here, with the real tensor, whose address must not be reused.
+  std::unordered_map<const c10::TensorImpl*, std::pair<at::Tensor, at::Tensor>> converted;
+  const auto fake_of = [&](const at::Tensor& real, bool is_parameter) {
+    auto [entry, added] = converted.try_emplace(real.unsafeGetTensorImpl(), real, at::Tensor());
+    at::Tensor& fake = entry->second.second;
+    if (!added) return fake;
     const at::NoGradGuard no_grad;
-    at::Tensor fake = mode.from_real(real);
+    fake = mode.from_real(real);
     if (dtype && at::isFloatingType(real.scalar_type()) && real.scalar_type() != *dtype) {
       fake = fake.to(*dtype).detach();
     }
     if (is_parameter) fake.set_requires_grad(real.requires_grad());
     return fake;
   };
-  // One tensor may be an attribute of several modules (tied weights). The mode's memo returns the same fake; converted
-  // ones are memoized here.
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> converted;
-  const auto fake_of = [&](const at::Tensor& real, bool is_parameter) {
-    auto [entry, added] = converted.try_emplace(real.unsafeGetTensorImpl());
-    if (added) entry->second = convert(real, is_parameter);
-    return entry->second;
-  };
-  std::vector<at::Tensor> keep_real;  // their addresses are the keys above and must not be reused
   for (torch::jit::Module submodule : module_->module.modules()) {
-    for (const auto& parameter : submodule.named_parameters(/*recurse=*/false)) {
-      keep_real.push_back(parameter.value);
-      submodule.setattr(parameter.name, fake_of(parameter.value, true));
+    for (const auto& [name, parameter] : submodule.named_parameters(/*recurse=*/false)) {
+      submodule.setattr(name, fake_of(parameter, true));
     }
-    for (const auto& buffer : submodule.named_buffers(/*recurse=*/false)) {
-      keep_real.push_back(buffer.value);
-      submodule.setattr(buffer.name, fake_of(buffer.value, false));
+    for (const auto& [name, buffer] : submodule.named_buffers(/*recurse=*/false)) {
+      submodule.setattr(name, fake_of(buffer, false));
     }
   }
 }
@@ -505,12 +482,11 @@ std::vector<at::Tensor> ScriptProgram::parameters() const {
 
 ProgramToCapture ScriptProgram::program(Tensors inputs) const {
   ProgramToCapture program;
-  for (const auto& parameter : module_->module.named_parameters()) {
-    program.parameters.emplace_back(parameter.name, parameter.value);
-  }
-  for (const auto& buffer : module_->module.named_buffers()) program.buffers.emplace_back(buffer.name, buffer.value);
+  const torch::jit::Module& module = module_->module;
+  for (const auto& [name, value] : module.named_parameters()) program.parameters.emplace_back(name, value);
+  for (const auto& [name, value] : module.named_buffers()) program.buffers.emplace_back(name, value);
   program.inputs = std::move(inputs);
-  const auto schema = module_->module.get_method("forward").function().getSchema();
+  const auto schema = module.get_method("forward").function().getSchema();
   check_input_count(schema, program.inputs.size());
   for (size_t i = 1; i < schema.arguments().size() && program.input_names.size() < program.inputs.size(); ++i) {
     program.input_names.push_back(schema.arguments()[i].name());
@@ -523,11 +499,9 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
       compile(module_->module, arguments);
       const LocateScope locations(&script_location);
       add_tensors(module_->module.forward(std::move(arguments)), outputs);
-    } catch (const c10::Error&) {
-      throw;
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {  // the interpreter rethrows operator errors under its own type
+    } catch (const std::exception& error) {
+      if (dynamic_cast<const c10::Error*>(&error) != nullptr || dynamic_cast<const Error*>(&error) != nullptr) throw;
+      // The interpreter rethrows operator errors under its own type.
       throw Error("the TorchScript program failed: " + shortened(error.what()));
     }
     return outputs;

@@ -1,17 +1,14 @@
 #include "core/capture/watched_generators.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <exception>
-#include <map>
 #include <new>
 
-#include "core/calls/functions.h"
 #include "core/calls/program_generators.h"
 #include "core/capture/random_state.h"
 #include "core/fake/known_contents.h"
@@ -23,18 +20,6 @@ namespace {
 
 constexpr uint32_t kMagic = 0x53476361U;
 const c10::Device kCpu(c10::DeviceType::CPU);
-
-at::Tensor state_of(at::Generator generator) {
-  const RealCalls real;
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const at::Tensor& state) {
-  const RealCalls real;
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
 
 bool same(const at::Tensor& a, const at::Tensor& b) {
   const RealCalls real;
@@ -172,7 +157,7 @@ void WatchedGenerators::draw(NodeId node, const Argument& argument) {
 void WatchedGenerators::suspend() {
   if (ended_ || suspended_) return;
   for (Watched& watched : watched_) observe(watched);
-  for (const Watched& watched : watched_) set_state(watched.generator, watched.real_state);
+  for (const Watched& watched : watched_) exchange_state(watched.generator, watched.real_state);
   suspended_ = true;
 }
 
@@ -201,7 +186,7 @@ void WatchedGenerators::end() {
     }
   }
   for (Watched& watched : watched_) {
-    if (!suspended_) set_state(watched.generator, watched.real_state);
+    if (!suspended_) exchange_state(watched.generator, watched.real_state);
     release_generator(watched.generator);
     watched.generator = {};  // one that the program created may be destroyed now
   }

@@ -20,9 +20,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <compare>
-#include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "shadowgraph/graph/graph.h"
 

@@ -1,7 +1,6 @@
 // Runs parts of a recording on real tensors: Recipe selects the nodes, RandomStreams provides the generator states,
 // Interpreter runs them.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
@@ -9,12 +8,10 @@
 #include <algorithm>
 
 #include "core/deferred/mt19937_jump.h"
-#include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
 #include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"
@@ -26,18 +23,15 @@ namespace {
 // Restores the default dtype that was active during recording, for operators whose result dtype depends on it.
 class DefaultDtype {
  public:
-  explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) {
-    if (dtype != before_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(dtype));
-    changed_ = dtype != before_;
-  }
-  ~DefaultDtype() {
-    if (changed_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(before_));
-  }
+  explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) { set(dtype); }
+  ~DefaultDtype() { set(before_); }
   C10_DISABLE_COPY_AND_ASSIGN(DefaultDtype);
 
  private:
-  at::ScalarType before_;
-  bool changed_ = false;
+  static void set(at::ScalarType dtype) {
+    if (dtype != c10::get_default_dtype_as_scalartype()) c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  const at::ScalarType before_;
 };
 
 // Finds the overload of `op` with an additional generator argument (aten::rand -> aten::rand.generator); nullopt if

@@ -3,8 +3,6 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
-#include <unordered_map>
-
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/thread_state.h"

@@ -9,9 +9,7 @@
 #include <ATen/ops/normal.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <algorithm>
 #include <atomic>
-#include <map>
 #include <mutex>
 
 #include "core/deferred/mt19937_jump.h"

@@ -11,15 +11,8 @@
 // poisson, multinomial, dropout, ...) is unknown.
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/MT19937RNGEngine.h>
-
 #include <algorithm>
 #include <compare>
-#include <functional>
-#include <map>
-#include <optional>
-#include <vector>
 
 #include "core/capture/random_state.h"
 #include "shadowgraph/graph/graph.h"

@@ -1,6 +1,5 @@
 #include "core/deferred/recipe.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <boost/pending/disjoint_sets.hpp>
 
@@ -8,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 #include <queue>
-#include <unordered_map>
 #include <utility>
 
 #include "core/fake/known_contents.h"

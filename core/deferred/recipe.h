@@ -12,11 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
-#include <span>
-#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/graph/edit.h"

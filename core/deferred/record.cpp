@@ -7,13 +7,12 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
 
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operand_scan.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/language_bindings.h"
 #include "shadowgraph/deferred/deferred.h"
@@ -34,36 +33,20 @@ std::string geometry(const at::Tensor& tensor) { return c10::str(tensor.scalar_t
 
 // Calls f(const at::Tensor&) for the defined tensors of an argument.
 template <class F>
-void for_each_tensor(const c10::IValue& value, F&& f) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) f(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, f);
-  }
-}
-
-template <class F>
-void for_each_tensor(const CallArgument& argument, F&& f) {
+void for_each_defined(const CallArgument& argument, F&& f) {
   using Kind = CallArgument::Kind;
   const auto visit = [&](const at::Tensor& tensor) {
     if (tensor.defined()) f(tensor);
   };
   switch (argument.kind()) {
     case Kind::kBoxed:
-      for_each_tensor(argument.boxed(), f);
-      return;
+      return for_each_tensor(argument.boxed(), visit);
     case Kind::kTensor:
-      visit(argument.tensor());
-      return;
+      return visit(argument.tensor());
     case Kind::kTensors:
-      for (const at::Tensor& tensor : argument.tensors()) visit(tensor);
-      return;
     case Kind::kTensorRefs:
-      for (const at::Tensor& tensor : argument.tensor_refs()) visit(tensor);
-      return;
     case Kind::kOptionalTensors:
-      for_each_tensor(c10::IValue(argument.optional_tensors()), f);
-      return;
+      return for_each_tensor(argument.value(), visit);
     default:
       return;
   }
@@ -211,7 +194,7 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
       const CallArgument& argument = arguments[i];
       const bool written = (info.writes && i < 64 && ((info.written_arguments >> i) & 1) != 0) ||
                            (writes_more && std::ranges::find(facts.written, i) != facts.written.end());
-      for_each_tensor(argument, [&](const at::Tensor& tensor) { check_operand(info.name, tensor, written); });
+      for_each_defined(argument, [&](const at::Tensor& tensor) { check_operand(info.name, tensor, written); });
       if (argument.kind() == CallArgument::Kind::kGenerator) {
         generator_ = argument.generator();
       } else if (argument.kind() == CallArgument::Kind::kBoxed) {
@@ -313,12 +296,11 @@ namespace {
 
 bool has_mask(const torch::jit::Stack& stack, size_t begin) {
   for (size_t i = begin; i < stack.size(); ++i) {
+    if (!stack[i].isList()) continue;
     bool found = false;
-    if (stack[i].isList()) {
-      for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
-        found |= tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
-      });
-    }
+    for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
+      found |= tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+    });
     if (found) return true;
   }
   return false;
@@ -352,21 +334,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     return value_of(*fake, {c10::Device(c10::kCPU), std::nullopt});
   };
   torch::jit::Stack real_stack;
-  for (size_t i = begin; i < stack.size(); ++i) {
-    const c10::IValue& value = stack[i];
-    if (value.isTensor() && value.toTensor().defined()) {
-      real_stack.emplace_back(real_one(value.toTensor()));
-    } else if (value.isList()) {
-      c10::List<c10::IValue> list = value.toList().copy();
-      for (size_t j = 0; j < list.size(); ++j) {
-        const c10::IValue& element = list.get(j);
-        if (element.isTensor() && element.toTensor().defined()) list.set(j, real_one(element.toTensor()));
-      }
-      real_stack.emplace_back(list);
-    } else {
-      real_stack.push_back(value);
-    }
-  }
+  for (size_t i = begin; i < stack.size(); ++i) real_stack.push_back(with_tensors(stack[i], real_one));
   if (foreign) return false;
   {
     const RealCalls real;

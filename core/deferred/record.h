@@ -8,13 +8,11 @@
 //   - the contents of tensors created outside, whose memory it holds.
 #pragma once
 
-#include <mutex>
 #include <shared_mutex>
 
 #include "core/capture/recorder.h"
 #include "core/deferred/random_streams.h"
 #include "core/deferred/recipe.h"
-#include "core/fake/mode_state.h"
 
 namespace shadowgraph {
 

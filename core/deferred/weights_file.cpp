@@ -59,11 +59,6 @@ class Pickle {
   std::string text_;
 };
 
-struct Stored {
-  std::string key;
-  std::vector<size_t> tensors;  // indices of the tensors that share it
-};
-
 void pickle_tensor(Pickle& pickle, const at::Tensor& tensor, at::ScalarType dtype, const std::string& key,
                    size_t bytes) {
   pickle.global("torch._utils", "_rebuild_tensor_v2");
@@ -96,7 +91,7 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
     return options.dtype && tensor.is_floating_point() && is_fake(tensor) ? *options.dtype : tensor.scalar_type();
   };
 
-  std::vector<Stored> storages;
+  std::vector<std::vector<size_t>> storages;  // indices of the tensors that share each; its number is its key
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
@@ -108,8 +103,8 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
     }
     const auto [entry, added] =
         by_storage.try_emplace(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), storages.size());
-    if (added) storages.push_back({std::to_string(storages.size()), {}});
-    auto& sharing = storages[entry->second].tensors;
+    if (added) storages.emplace_back();
+    auto& sharing = storages[entry->second];
     if (!sharing.empty() && tensors[sharing.front()].second.scalar_type() != tensor.scalar_type()) {
       throw DeferredError("cannot write '" + name + "' and '" + tensors[sharing.front()].first +
                           "' to a weights file: they share a storage with different dtypes");
@@ -127,13 +122,13 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
       });
       try {
         for (size_t s = 0; s < storages.size(); ++s) {
-          const auto& [name, tensor] = tensors[storages[s].tensors.front()];
+          const auto& [name, tensor] = tensors[storages[s].front()];
           const bool described = is_deferred(tensor);
           materialize_tensor(tensor, options);
           const c10::Storage& storage = tensor.storage();
           bytes[s] = storage.nbytes();
           result.bytes += bytes[s];
-          archive.writeRecord("data/" + storages[s].key, storage.data(), storage.nbytes());
+          archive.writeRecord("data/" + std::to_string(s), storage.data(), storage.nbytes());
           if (described) dematerialize(tensor);
         }
         Pickle pickle;
@@ -141,12 +136,12 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
         pickle.mark();
         std::vector<size_t> storage_of(tensors.size());
         for (size_t s = 0; s < storages.size(); ++s) {
-          for (const size_t i : storages[s].tensors) storage_of[i] = s;
+          for (const size_t i : storages[s]) storage_of[i] = s;
         }
         for (size_t i = 0; i < tensors.size(); ++i) {
           const auto& [name, tensor] = tensors[i];
           pickle.string(name);
-          pickle_tensor(pickle, tensor, written_dtype(tensor), storages[storage_of[i]].key, bytes[storage_of[i]]);
+          pickle_tensor(pickle, tensor, written_dtype(tensor), std::to_string(storage_of[i]), bytes[storage_of[i]]);
         }
         pickle.set_items();
         const std::string text = pickle.finished();

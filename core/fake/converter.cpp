@@ -162,22 +162,25 @@ bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   return static_cast<int64_t>(real.nbytes()) <= most * bytes;
 }
 
+at::Tensor flat_view(const c10::Storage& storage, caffe2::TypeMeta dtype, int64_t elements, c10::DispatchKeySet keys) {
+  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), keys, dtype);
+  view->set_sizes_contiguous({elements});
+  return at::Tensor(std::move(view));
+}
+at::Tensor flat_fake(const c10::Storage& meta, caffe2::TypeMeta dtype, int64_t elements, c10::Device device) {
+  const at::Tensor plain = flat_view(meta, dtype, elements, fake_key_set(device));
+  return at::Tensor(c10::make_intrusive<FakeTensorImpl>(*plain.unsafeGetTensorImpl(), device));
+}
+
 void copy_contents(const at::Tensor& fake, const at::Tensor& real) {
   const c10::Storage& storage = real.storage();
   const auto elements = static_cast<int64_t>(storage.nbytes() / real.dtype().itemsize());
   if (static_cast<size_t>(elements) * real.dtype().itemsize() != storage.nbytes()) return;
   const RealCalls calls;
   // Read the whole storage, for its other views.
-  const auto whole = [&](const at::Tensor& tensor, c10::DispatchKeySet keys) {
-    auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), keys,
-                                                     tensor.dtype());
-    view->set_sizes_contiguous({elements});
-    return at::Tensor(std::move(view));
-  };
-  const FakeTensorImpl& impl = *as_fake(fake);
-  const at::Tensor flat(c10::make_intrusive<FakeTensorImpl>(
-      *whole(fake, fake_key_set(impl.simulated_device())).unsafeGetTensorImpl(), impl.simulated_device()));
-  set_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
+  const c10::Device device = as_fake(fake)->simulated_device();
+  set_contents(flat_fake(fake.storage(), fake.dtype(), elements, device),
+               flat_view(storage, real.dtype(), elements, c10::DispatchKeySet(c10::DispatchKey::CPU)));
 }
 
 std::vector<int64_t> geometry_of(const at::Tensor& real) {
@@ -318,16 +321,10 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
   // Only on creation: later the fake's contents may differ or be unknown.
   if (meta.unsafeGetStorageImpl() != known && keeps_contents_of(real, *mode)) {
     // As bytes, independent of the dtype that they are read as.
-    const auto bytes = [&](const c10::Storage& storage, c10::DispatchKeySet keys) {
-      auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), keys,
-                                                       caffe2::TypeMeta::Make<uint8_t>());
-      view->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
-      return at::Tensor(std::move(view));
-    };
-    const at::Tensor whole = bytes(real, c10::DispatchKeySet(c10::DispatchKey::CPU));
-    const at::Tensor fake(
-        c10::make_intrusive<FakeTensorImpl>(*bytes(meta, fake_key_set(device)).unsafeGetTensorImpl(), device));
-    copy_contents(fake, whole);
+    const auto byte = caffe2::TypeMeta::Make<uint8_t>();
+    const auto bytes = static_cast<int64_t>(real.nbytes());
+    copy_contents(flat_fake(meta, byte, bytes, device),
+                  flat_view(real, byte, bytes, c10::DispatchKeySet(c10::DispatchKey::CPU)));
   }
   return meta;
 }

@@ -30,14 +30,8 @@ std::string DataSizes::name_of(const std::string& question, const at::Tensor& te
       return known.name;
     }
   }
-  Known known;
-  known.question = question;
-  known.address = storage;
-  known.storage = tensor.storage().getWeakStorageImpl();
-  known.geometry = std::move(geometry);
-  known.version = version;
-  known.name = question + std::to_string(count_[question]++);
-  known_.push_back(std::move(known));
+  known_.push_back({question, storage, tensor.storage().getWeakStorageImpl(), std::move(geometry), version,
+                    question + std::to_string(count_[question]++)});
   return known_.back().name;
 }
 

@@ -69,8 +69,8 @@ class DataSizes {
   std::vector<Used> used_;
 };
 
-// Values of host reads (item(), equal()) provided by the user, and the reads made. Internal to core/; the options are
-// FakeTensorOptions::host_reads (shadowgraph/capture/fake.h).
+// Values of host reads (item(), equal()) provided by the user, and the reads made. The options are FakeTensorOptions::host_reads
+// (shadowgraph/capture/fake.h).
 
 // Guard text for a mask that is assumed to keep every element.
 inline constexpr const char* kAssumedFull = "assumed full of ones";
@@ -121,9 +121,6 @@ class HostReadValues {
 // balanced, and counts (bincount, histc, sums of one_hot) derive from that. The user can provide other counts as data
 // sizes: "routing0[3]" is the count of choice 3 in the first routing, "routing[3]" in all of them. Values that the
 // program reads become guards in the graph.
-
-class DataSizes;
-struct ModeState;
 
 struct Routing {
   std::string name;  // "routing0"

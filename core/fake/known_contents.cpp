@@ -25,15 +25,23 @@ c10::Storage zeroed(size_t bytes) {
   return storage;
 }
 
-at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
-  const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
+namespace {
+
+at::Tensor strided_view(const c10::Storage& contents, const at::Tensor& like, c10::IntArrayRef strides,
+                        int64_t offset) {
   auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(contents),
-                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
-  view->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  view->set_sizes_and_strides(like.sizes(), strides, offset);
   at::Tensor tensor(std::move(view));
   tensor._set_conj(like.is_conj());
   tensor._set_neg(like.is_neg());
   return tensor;
+}
+
+}  // namespace
+
+at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
+  return strided_view(contents, like, like.strides(), like.storage_offset());
 }
 
 c10::Storage copied(const c10::Storage& from) {
@@ -80,19 +88,6 @@ void publish(c10::StorageImpl& storage) {
 }
 
 namespace {
-
-// Returns a view with zero strides.
-at::Tensor uniform_view(const UniformContents& uniform, const at::Tensor& like) {
-  const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
-  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(uniform.element),
-                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
-  const c10::DimVector strides(like.sizes().size(), 0);
-  view->set_sizes_and_strides(like.sizes(), strides, 0);
-  at::Tensor tensor(std::move(view));
-  tensor._set_conj(like.is_conj());
-  tensor._set_neg(like.is_neg());
-  return tensor;
-}
 
 bool all_known(const KnownContents& contents, const at::Tensor& tensor) {
   if (contents.known.empty()) return true;
@@ -149,7 +144,7 @@ bool is_knowable(const at::Tensor& tensor) {
 std::optional<at::Tensor> value_in(KnownContents& contents, const at::Tensor& like) {
   if (contents.pending) contents.pending->resolve(contents);
   if (contents.failed) return std::nullopt;
-  if (contents.uniform) return uniform_view(*contents.uniform, like);
+  if (contents.uniform) return strided_view(contents.uniform->element, like, c10::DimVector(like.sizes().size(), 0), 0);
   return real_view(contents.real, like);
 }
 
@@ -378,6 +373,11 @@ namespace {
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
 std::mutex refusing;  // two threads may print the same storage
 
+at::Tensor cloned(const c10::Storage& contents, const at::Tensor& like) {
+  const RealCalls real;
+  return real_view(contents, like).clone();
+}
+
 void stop_refusing() {
   thread_state.literal = nullptr;
   const auto storage = std::exchange(thread_objects().refused,
@@ -431,12 +431,7 @@ void close_literal() {
   contents.readable = as_fake(fake)->simulated_device().is_cpu();
   contents.recorded = copied(contents.real);
   if (CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr) {
-    at::Tensor value;
-    {
-      const RealCalls real;
-      value = real_view(contents.real, fake).clone();
-    }
-    observer->host_wrote(fake, value);
+    observer->host_wrote(fake, cloned(contents.real, fake));
   }
   if (storage.nbytes() > kMaxKnownBytes) {
     forget_contents(storage);
@@ -449,9 +444,7 @@ void close_literal() {
 void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   KnownContents* contents = contents_of(storage_of(fake));
   if (contents == nullptr || !contents->host_may_write) return;
-  if (!contents->recorded) {
-    contents->recorded = zeroed(contents->real.nbytes());
-  }
+  if (!contents->recorded) contents->recorded = zeroed(contents->real.nbytes());
   const auto* now = static_cast<const uint8_t*>(contents->real.data());
   auto* shown = static_cast<uint8_t*>(contents->recorded.mutable_data());
   bool changed = false;
@@ -459,13 +452,7 @@ void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
     changed = changed || std::memcmp(now + begin, shown + begin, bytes) != 0;
     std::memcpy(shown + begin, now + begin, bytes);
   });
-  if (!changed) return;
-  at::Tensor value;
-  {
-    const RealCalls real;
-    value = real_view(contents->real, fake).clone();
-  }
-  observer.host_wrote(fake, value);
+  if (changed) observer.host_wrote(fake, cloned(contents->real, fake));
 }
 
 }  // namespace shadowgraph

@@ -124,8 +124,6 @@ class RealCalls {
 
 // ---- Real memory of known contents
 
-struct KnownContents;
-
 // Returns a CPU storage of `bytes` zeros.
 c10::Storage zeroed(size_t bytes);
 c10::Storage copied(const c10::Storage& from);

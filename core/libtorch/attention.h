@@ -6,12 +6,8 @@
 #pragma once
 
 #include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <c10/core/SymInt.h>
 
 #include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 
 #include "core/libtorch/kernels.h"
 
@@ -51,32 +47,5 @@ bool attention_heads_fit(const Parameters& params) {
     return sdp::check_batch_size_and_num_heads_dense<groups, same_heads>(params, false);
   }
 }
-
-// Adapts a shape rule to the arguments that its operator has in this libtorch. A later version may append arguments
-// with defaults, and a rule must have exactly the operator's signature.
-//
-//     registry.add("aten::x", &WithLaterArguments<at::_ops::x, rule>::run);    rule(a, b) for x(a, b, c=None)
-//
-// Replaces: one rule per version.
-// Since:    2.14, `seqused_k` and `block_table` of _cudnn_attention_forward, which do not affect shapes.
-// Check:    AttentionRules.EveryRuleOfTheProcessFitsItsOperator, and OperatorInfo at the operator's first use.
-
-template <class Operator, auto rule, class Signature = typename Operator::schema>
-struct WithLaterArguments;
-template <class Operator, auto rule, class Result, class... Arguments>
-struct WithLaterArguments<Operator, rule, Result(Arguments...)> {
-  // Rules take plain integers for symbolic ones.
-  template <class T>
-  using Plain = std::conditional_t<std::is_same_v<T, c10::SymInt>, int64_t, T>;
-
-  template <class... Known>
-  static auto call(auto(*function)(Known...), std::tuple<Plain<Arguments>...>&& given) {
-    return [&]<size_t... i>(std::index_sequence<i...>) { return function(std::forward<Known>(std::get<i>(given))...); }
-    (std::index_sequence_for<Known...>());
-  }
-  static auto run(Plain<Arguments>... arguments) {
-    return call(rule, std::tuple<Plain<Arguments>...>(std::forward<Plain<Arguments>>(arguments)...));
-  }
-};
 
 }  // namespace shadowgraph

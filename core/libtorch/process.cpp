@@ -8,12 +8,14 @@
 
 namespace shadowgraph {
 
-std::string libtorch_version_text(uint64_t abi_version) {
+// Formats an ABI version as "2.13.0": one byte per number, most significant first.
+static std::string libtorch_version_text(uint64_t abi_version) {
   return fmt::format("{}.{}.{}", abi_version >> 56, abi_version >> 48 & 255, abi_version >> 40 & 255);
 }
 
-void check_libtorch_version(uint64_t loaded) {
+void check_libtorch_version() {
   constexpr uint64_t compiled = TORCH_ABI_VERSION;
+  const uint64_t loaded = aoti_torch_abi_version();
   if (loaded == compiled) return;
   throw Error(
       fmt::format("this shadowgraph was compiled for libtorch {}, but the process has loaded {}, which is not ABI "
@@ -21,8 +23,6 @@ void check_libtorch_version(uint64_t loaded) {
                   libtorch_version_text(compiled), libtorch_version_text(loaded), libtorch_version_text(compiled)),
       NodeId(), Error::Fault::kOurs);
 }
-
-void check_libtorch_version() { check_libtorch_version(aoti_torch_abi_version()); }
 
 void require_of_libtorch(bool holds, const char* piece, const char* what_it_should_do) {
   if (holds) return;

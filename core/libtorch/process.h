@@ -4,21 +4,15 @@
 
 #include <c10/util/Registry.h>
 
-#include <cstdint>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <typeinfo>
 
 namespace shadowgraph {
 
-// Formats TORCH_ABI_VERSION or aoti_torch_abi_version() as "2.13.0": one byte per number, most significant first.
-std::string libtorch_version_text(uint64_t abi_version);
-
-// Throws Error unless `loaded` is the version of the headers: layouts and virtual functions of libtorch's classes
+// Throws Error unless the loaded version is that of the headers: layouts and virtual functions of libtorch's classes
 // differ between versions.
-void check_libtorch_version(uint64_t loaded);
 void check_libtorch_version();
 
 // Throws Error that names `piece` of libtorch unless `holds`. `what_it_should_do` describes the failure.

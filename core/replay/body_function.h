@@ -5,9 +5,6 @@
 // results. Writes modify the given tensors. Random numbers come from the default generator, as in the original nodes.
 #pragma once
 
-#include <memory>
-#include <string_view>
-
 #include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {

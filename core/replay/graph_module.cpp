@@ -4,13 +4,11 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/jit/serialization/pickle.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <unordered_set>
 
 #include "core/replay/replay_program.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
@@ -117,11 +115,9 @@ void GraphModule::refuse_training() const {
 // Turns sg::constant into sg::buffer, so that constants are moved and saved like buffers.
 void GraphModule::own_constants() {
   std::vector<NodeId> constants;
-  for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).target == target_of(Builtin::kConstant)) constants.push_back(node);
-  }
   std::unordered_set<std::string> taken;
   for (const NodeId node : graph_.nodes()) {
+    if (graph_.node(node).target == target_of(Builtin::kConstant)) constants.push_back(node);
     if (is_bound(graph_, node)) taken.insert(graph_.text(graph_.arguments(node)[0].string));
   }
   size_t number = 0;

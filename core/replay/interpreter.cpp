@@ -1,30 +1,22 @@
 // Runs the steps of a compiled graph.
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/alias.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <unordered_set>
-#include <utility>
 
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
 #include "shadowgraph/capture/functions.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
@@ -70,14 +62,6 @@ bool may_write(const c10::FunctionSchema* schema, size_t position) {
   return alias != nullptr && declares_write(*alias);
 }
 
-void visit_tensors(const c10::IValue& value, const auto& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
-  }
-}
-
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
 
@@ -89,18 +73,6 @@ class ReplayScope {
   c10::impl::ExcludeDispatchKeyGuard keys_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                            c10::autocast_dispatch_keyset};
 };
-
-at::Tensor state_of(at::Generator& generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-at::Tensor exchange_state(at::Generator& generator, const at::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  at::Tensor before = generator.get_state();
-  generator.set_state(state);
-  return before;
-}
 
 }  // namespace
 
@@ -144,6 +116,17 @@ std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::Int
   return c10::str(dtype, " ", sizes, " with strides ", strides);
 }
 
+std::string geometry_text(const at::Tensor& tensor) {
+  const bool strided = tensor.layout() == c10::Layout::Strided;
+  return geometry_text(tensor.scalar_type(), tensor.sizes(), strided ? tensor.strides() : c10::IntArrayRef());
+}
+
+std::string geometry_text(const Graph& graph, ValueId value) {
+  const auto sizes = graph.sizes(value);
+  const auto strides = graph.strides(value);
+  return geometry_text(graph.value(value).dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
+}
+
 bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   return name == kSend || name == "c10d::recv_" || name == "c10d::recv_any_source_";
@@ -151,7 +134,7 @@ bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
 
 void PendingTransfers::add(const c10::OperatorHandle& op, const c10::IValue& tensors, c10::IValue result) {
   const bool receives = op.schema().name() != kSend;
-  visit_tensors(tensors, [&](const at::Tensor& tensor) {
+  for_each_tensor(tensors, [&](const at::Tensor& tensor) {
     under_way_.push_back({.storage = tensor.storage(), .work = result, .receives = receives});
   });
 }
@@ -159,7 +142,7 @@ void PendingTransfers::add(const c10::OperatorHandle& op, const c10::IValue& ten
 void PendingTransfers::wait_for(const c10::FunctionSchema* schema, std::span<const c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size() && !empty(); ++i) {
     const bool writes = may_write(schema, i);
-    visit_tensors(arguments[i], [&](const at::Tensor& tensor) { wait_for(tensor, writes); });
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { wait_for(tensor, writes); });
   }
 }
 
@@ -178,27 +161,6 @@ void PendingTransfers::wait_for_all() {
   under_way_.clear();
 }
 
-// Cleans up after a run, even if it throws.
-class Interpreter::Run {
- public:
-  explicit Run(Interpreter& interpreter) : interpreter_(interpreter) {
-    interpreter_.drawing_.resize(interpreter.program_->generators.size());
-    for (Drawing& drawing : interpreter_.drawing_) drawing.has_begun = false;
-    interpreter.values_.resize(interpreter.graph_.value_capacity());
-  }
-  ~Run() {
-    for (c10::IValue& value : interpreter_.values_) value = c10::IValue();
-    interpreter_.stack_.clear();
-    interpreter_.copies_.clear();
-    if (interpreter_.transfers_) interpreter_.transfers_->forget();
-    interpreter_.result_ = {};
-  }
-  C10_DISABLE_COPY_AND_ASSIGN(Run);
-
- private:
-  Interpreter& interpreter_;
-};
-
 Interpreter::Interpreter(const Graph& graph, InterpreterOptions options)
     : graph_(graph), options_(std::move(options)), program_(ReplayProgram::compile(graph, options_)) {
   if (program_->transfers) transfers_ = std::make_unique<PendingTransfers>();
@@ -211,7 +173,16 @@ void Interpreter::fail(NodeId node, const std::string& what) const {
 }
 
 ReplayResult Interpreter::run(const Bindings& bindings) {
-  const Run run(*this);
+  drawing_.resize(program_->generators.size());
+  for (Drawing& drawing : drawing_) drawing.has_begun = false;
+  values_.resize(graph_.value_capacity());
+  const auto clean_up = c10::make_scope_exit([this] {
+    for (c10::IValue& value : values_) value = c10::IValue();
+    stack_.clear();
+    copies_.clear();
+    if (transfers_) transfers_->forget();
+    result_ = {};
+  });
   if (!options_.defer_errors && !program_->problems.empty()) {
     const auto& problem = program_->problems.front();
     fail(program_->steps[problem.step].node, problem.what);
@@ -291,18 +262,13 @@ bool Interpreter::run_group(uint32_t number) {
 
 void Interpreter::run_node(NodeId node) {
   const Step& step = program_->steps[step_];
-  switch (step.kind) {
-    case StepKind::kOperator:
-    case StepKind::kFunction:
-      break;
-    default:
-      run_builtin(node);
-      return;
-  }
+  if (step.kind != StepKind::kOperator && step.kind != StepKind::kFunction) return run_builtin(node);
   if (!program_->problems.empty()) {
     if (const auto* problem = program_->problem(step_)) fail(node, problem->what);
   }
-  push_arguments(step_);
+  stack_.clear();
+  const auto content = [this](ValueId value) -> const c10::IValue& { return values_[value.index]; };
+  program_->templates.push(step.call, content, stack_);
   if (C10_UNLIKELY(step.generator != ReplayProgram::kNoGenerator)) {
     stack_[step.generator_position] = own_generator(step.generator);
   }
@@ -311,9 +277,10 @@ void Interpreter::run_node(NodeId node) {
   if (C10_UNLIKELY(transfers_ != nullptr)) {
     if (!transfers_->empty()) transfers_->wait_for(step.op != nullptr ? &step.op->schema() : nullptr, stack_);
     if (step.transfers && active_fake_mode() == nullptr) {
-      begin_transfer(*step.op);
-      store_results(step_);
-      return;
+      const c10::IValue tensors = stack_[0];
+      step.op->callBoxed(stack_);
+      transfers_->add(*step.op, tensors, stack_.back());
+      return store_results(step_);
     }
   }
   if (step.kind == StepKind::kOperator) {
@@ -322,12 +289,6 @@ void Interpreter::run_node(NodeId node) {
     call_function(node, *step.function, stack_);
   }
   store_results(step_);
-}
-
-void Interpreter::push_arguments(uint32_t number) {
-  stack_.clear();
-  const auto content = [this](ValueId value) -> const c10::IValue& { return values_[value.index]; };
-  program_->templates.push(program_->steps[number].call, content, stack_);
 }
 
 // Returns the generator that replaces one of the program's generators, in its initial state at the first use of a run.
@@ -358,12 +319,6 @@ void Interpreter::preserve(uint32_t number) {
     });
     if (is_operand) content = options_.autograd ? at::alias(content.toTensor()) : shallow_copy(content.toTensor());
   }
-}
-
-void Interpreter::begin_transfer(const c10::OperatorHandle& op) {
-  const c10::IValue tensors = stack_[0];
-  op.callBoxed(stack_);
-  transfers_->add(op, tensors, stack_.back());
 }
 
 void Interpreter::call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -413,18 +368,14 @@ void Interpreter::store_results(uint32_t number) {
 void Interpreter::check_result(NodeId node, ValueId id, const c10::IValue& content) const {
   const Value& value = graph_.value(id);
   if (value.kind != ValueKind::kTensor || value.layout != c10::Layout::Strided) return;
-  const auto sizes = graph_.sizes(id);
-  const auto strides = graph_.strides(id);
-  const std::string expected =
-      geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
-  if (!content.isTensor() || !content.toTensor().defined()) fail(node, "it returned no tensor, expected " + expected);
-  const at::Tensor& tensor = content.toTensor();
-  if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) &&
-      std::ranges::equal(tensor.strides(), strides)) {
+  const bool has_tensor = content.isTensor() && content.toTensor().defined();
+  const at::Tensor tensor = has_tensor ? content.toTensor() : at::Tensor();
+  if (has_tensor && tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), graph_.sizes(id)) &&
+      std::ranges::equal(tensor.strides(), graph_.strides(id))) {
     return;
   }
-  fail(node, "it returned " + geometry_text(tensor.scalar_type(), tensor.sizes(), tensor.strides()) + ", expected " +
-                 expected);
+  fail(node,
+       "it returned " + (has_tensor ? geometry_text(tensor) : "no tensor") + ", expected " + geometry_text(graph_, id));
 }
 
 // ---- Built-ins
@@ -432,8 +383,6 @@ void Interpreter::check_result(NodeId node, ValueId id, const c10::IValue& conte
 void Interpreter::run_builtin(NodeId node) {
   const auto arguments = graph_.arguments(node);
   switch (program_->steps[step_].kind) {
-    case StepKind::kPlaceholder:  // bound before the first node
-      return;
     case StepKind::kConstant:
       set_value(graph_.results(node)[0].ref.value,
                 own_tensor(graph_.constant(arguments[0].constant), program_->steps[step_].written));
@@ -456,6 +405,7 @@ void Interpreter::run_builtin(NodeId node) {
       }
       return;
     }
+    case StepKind::kPlaceholder:  // bound before the first node
     case StepKind::kOperator:
     case StepKind::kFunction:
       return;
@@ -535,11 +485,7 @@ void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
     return true;
   };
   if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) && same_strides()) return;
-  fail(node, "the tensor bound to it is " +
-                 geometry_text(tensor.scalar_type(), tensor.sizes(),
-                               tensor.layout() == c10::Layout::Strided ? tensor.strides() : c10::IntArrayRef()) +
-                 ", expected " +
-                 geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()}) +
+  fail(node, "the tensor bound to it is " + geometry_text(tensor) + ", expected " + geometry_text(graph_, id) +
                  "; capture the graph with such a tensor, or set InterpreterOptions::check_bindings to false if the "
                  "program allows other geometries");
 }
@@ -590,9 +536,7 @@ void Interpreter::bind(const Bindings& bindings) {
   }
   const auto wanted =
       std::ranges::count_if(bindings.named(), [](const auto& entry) { return entry.second.must_exist; });
-  if (found != static_cast<size_t>(wanted)) {
-    check_names(bindings);
-  }
+  if (found != static_cast<size_t>(wanted)) check_names(bindings);
 }
 
 // Throws for a name without a placeholder. In a slice, placeholders that it does not need may be bound as well.

@@ -1,17 +1,12 @@
 #include "core/replay/replay_program.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "core/replay/body_function.h"
 #include "ir/analysis/identity.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/schema_changes.h"
 #include "shadowgraph/capture/functions.h"
-#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 
@@ -66,17 +61,10 @@ struct Body {
 // geometry of one (t_) does not change the other.
 void part(std::vector<at::Tensor>& outputs) {
   for (size_t i = 1; i < outputs.size(); ++i) {
+    const auto is_same = [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); };
     if (!outputs[i].defined()) continue;
-    if (std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
-                    [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); })) {
-      outputs[i] = shallow_copy(outputs[i]);
-    }
+    if (std::ranges::any_of(std::span(outputs).first(i), is_same)) outputs[i] = shallow_copy(outputs[i]);
   }
-}
-
-size_t tensors_in(const std::vector<Formal>& arguments) {
-  return static_cast<size_t>(std::ranges::count_if(
-      arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
 }
 
 using Step = ReplayProgram::Step;
@@ -438,35 +426,22 @@ class Compiler {
   }
 
   void compile_builtin(Step& step, Builtin builtin) {
-    const auto is_written = [&] {
-      const ValueId value = first_tensor(graph_, graph_.results(node_)[0]);
-      return written_[graph_.value(value).storage.index];
-    };
-    switch (builtin) {
-      case Builtin::kParameter:
-      case Builtin::kBuffer:
-      case Builtin::kInput:
-        step.kind = StepKind::kPlaceholder;
-        step.written = is_written();
-        program_->placeholders.push_back({static_cast<uint32_t>(program_->steps.size()), position_[node_],
-                                          &graph_.text(graph_.arguments(node_)[0].string)});
-        return;
-      case Builtin::kConstant:
-        step.kind = StepKind::kConstant;
-        step.written = is_written();
-        return;
-      case Builtin::kAlias:
-        step.kind = StepKind::kAlias;
-        return;
-      case Builtin::kOutput:
-        step.kind = StepKind::kOutput;
-        return;
-      case Builtin::kGradient:
-        step.kind = StepKind::kGradient;
-        return;
+    static constexpr StepKind kKinds[kBuiltinCount] = {
+        StepKind::kPlaceholder, StepKind::kPlaceholder, StepKind::kPlaceholder, StepKind::kConstant,
+        StepKind::kAlias,       StepKind::kOutput,      StepKind::kGradient};
+    const TargetId target = target_of(builtin);
+    if (target.index >= kBuiltinCount) {
+      return note_problem("unknown built-in " + graph_.target(node_).name() +
+                          "; the graph needs a newer version of shadowgraph");
     }
-    note_problem("unknown built-in " + graph_.target(node_).name() +
-                 "; the graph needs a newer version of shadowgraph");
+    step.kind = kKinds[target.index];
+    if (is_placeholder(target)) {
+      const ValueId value = first_tensor(graph_, graph_.results(node_)[0]);
+      step.written = written_[graph_.value(value).storage.index];
+    }
+    if (step.kind != StepKind::kPlaceholder) return;
+    program_->placeholders.push_back({static_cast<uint32_t>(program_->steps.size()), position_[node_],
+                                      &graph_.text(graph_.arguments(node_)[0].string)});
   }
 
   const Graph& graph_;
@@ -494,7 +469,10 @@ std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target,
     if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
     last = node;
   }
-  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
+  const auto tensors = std::ranges::count_if(target.signature().arguments, [](const Formal& formal) {
+    return formal.type.type == TypeClass::kTensor && !formal.type.optional;
+  });
+  if (inputs != static_cast<size_t>(tensors) || outputs != target.signature().returns.size()) {
     throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and returns " +
                           std::to_string(outputs) + ", which does not match " + target.schema_text(),
                       NodeId());

@@ -11,17 +11,7 @@
 // preserved. sg::output and sg::gradient are never part of a slice.
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
-
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/calls/node_calls.h"
 #include "core/calls/program_generators.h"

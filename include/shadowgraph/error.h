@@ -9,7 +9,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Every message states the cause, the location and a remedy. Bugs in shadowgraph itself raise c10::Error
 // (TORCH_INTERNAL_ASSERT), never one of these types.
 
@@ -111,7 +110,6 @@ class InfeasibleError : public Error {
   using Error::Error;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // For language bindings. Exceptions that leave an operator call pass through libtorch, which can translate its own
 // exceptions to the calling language, but not these. The translator is called with each one and may throw an exception
 // type of libtorch instead. nullptr disables translation. Thread-safe.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 
 #include "shadowgraph/graph/analysis.h"
@@ -217,33 +216,21 @@ Overlap internal_overlap(const StridedView& view) {
   return Overlap::kNone;
 }
 
-// Sorts values by storage in two walks (count, then place), without a list per storage.
 AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   AliasAnalysis result(graph);
-  const uint32_t storages = graph.storage_count();
-  result.first_.assign(size_t{storages} + 1, 0);
-  result.reach_.assign(storages, {0, 0});
-  const auto for_each_located = [&](auto&& f) {
-    for (const NodeId n : graph.nodes()) {
-      graph.for_each_output(n, [&](ValueId v) {
-        const Value& value = graph.value(v);
-        if (value.kind == ValueKind::kTensor && value.storage.index < storages) f(v, value);
-      });
-    }
-  };
-  for_each_located([&](ValueId v, const Value& value) {
-    ++result.first_[value.storage.index + 1];
-    if (value.layout != c10::Layout::Strided) return;
-    const auto [begin, end] = view_of(graph, v).bytes();
-    if (begin == end) return;
-    auto& reach = result.reach_[value.storage.index];
-    reach = reach.first == reach.second ? std::pair(begin, end)
-                                        : std::pair(std::min(reach.first, begin), std::max(reach.second, end));
-  });
-  std::partial_sum(result.first_.begin(), result.first_.end(), result.first_.begin());
-  result.values_.resize(result.first_.back());
-  std::vector<uint32_t> next(result.first_.begin(), result.first_.end() - 1);
-  for_each_located([&](ValueId v, const Value& value) { result.values_[next[value.storage.index]++] = v; });
+  result.reach_.assign(graph.storage_count(), {0, 0});
+  for (const NodeId n : graph.nodes()) {
+    graph.for_each_output(n, [&](ValueId v) {
+      const Value& value = graph.value(v);
+      if (value.kind != ValueKind::kTensor || value.storage.index >= result.reach_.size()) return;
+      if (value.layout != c10::Layout::Strided) return;
+      const auto [begin, end] = view_of(graph, v).bytes();
+      if (begin == end) return;
+      auto& reach = result.reach_[value.storage.index];
+      reach = reach.first == reach.second ? std::pair(begin, end)
+                                          : std::pair(std::min(reach.first, begin), std::max(reach.second, end));
+    });
+  }
   return result;
 }
 
@@ -265,11 +252,6 @@ Overlap AliasAnalysis::internal(ValueId id) const {
   const Value& value = graph_->value(id);
   if (value.kind != ValueKind::kTensor) return Overlap::kNone;
   return value.layout == c10::Layout::Strided ? internal_overlap(view_of(*graph_, id)) : Overlap::kMay;
-}
-
-std::span<const ValueId> AliasAnalysis::values_in(StorageId storage) const {
-  const uint32_t begin = first_[storage.index];
-  return {values_.data() + begin, first_[storage.index + 1] - begin};
 }
 
 }  // namespace shadowgraph

@@ -156,27 +156,6 @@ Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   return result;
 }
 
-// Decides from the node's own edges whether it may move, without ordering the whole graph.
-bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId position) const {
-  if (position == node || position == graph.node(node).next) return true;
-  // The neighbors at the new position must be of the right kind.
-  const NodeId previous = position.valid() ? graph.node(position).previous : graph.last();
-  if (graph.is_placeholder(node) ? previous.valid() && !graph.is_placeholder(previous)
-                                 : position.valid() && graph.is_placeholder(position)) {
-    return false;
-  }
-  if (is_end(graph.node(node).target) ? position.valid() && !is_end(graph.node(position).target)
-                                      : previous.valid() && is_end(graph.node(previous).target)) {
-    return false;
-  }
-  if (position.valid() && graph.is_before(position, node)) {
-    return std::all_of(before(node).begin(), before(node).end(),
-                       [&](NodeId n) { return graph.is_before(n, position); });
-  }
-  return std::all_of(after(node).begin(), after(node).end(),
-                     [&](NodeId n) { return position.valid() && !graph.is_before(n, position); });
-}
-
 // Finds a common position for several nodes. The cases, from the cheapest: all can move down to the last node, all can
 // move up to the first user, or users in between have to move down as well.
 Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::span<const NodeId> nodes,

@@ -75,11 +75,7 @@ StorageId Effects::generator_for(c10::Device device) {
 class Effects::Walk {
  public:
   Walk(const Graph& graph, Effects& result)
-      : graph_(graph),
-        result_(result),
-        last_read_(graph.storage_count(), 0),
-        last_write_(graph.storage_count(), 0),
-        unknown_seen_(graph.target_count()) {}
+      : graph_(graph), result_(result), last_read_(graph.storage_count(), 0), last_write_(graph.storage_count(), 0) {}
 
   void visit(NodeId n) {
     ++ordinal_;
@@ -115,12 +111,7 @@ class Effects::Walk {
     const auto write_all = [this](const Value& value) { write(value); };
     for_each_tensor(graph_, arguments, [this](const Value& value) { read(value); });
     if (unknown) {
-      const TargetId target = graph_.node(n).target;
       for_each_tensor(graph_, arguments, write_all);
-      if (!unknown_seen_[target.index]) {
-        unknown_seen_[target.index] = true;
-        result_.unknown_targets_.push_back(target);
-      }
     } else if (!facts.written.empty() && writes_now(graph_, n, facts)) {
       for (const uint16_t position : facts.written) {
         if (position >= arguments.size() || !writes_argument(graph_, n, position)) continue;
@@ -164,7 +155,6 @@ class Effects::Walk {
   // with several operands in one storage reads it once.
   std::vector<uint32_t> last_read_;
   std::vector<uint32_t> last_write_;
-  std::vector<bool> unknown_seen_;  // by target
   uint32_t ordinal_ = 0;
 };
 

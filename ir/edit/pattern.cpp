@@ -1,11 +1,4 @@
-// Patterns: small programs in the syntax of the text form that are searched for in a graph.
-//
-//     %t = aten::t(self=%w)                        %w: any value; %t: the result of this call
-//     %y = aten::addmm(self=%b, mat1=%x, mat2=%t, beta=$beta, ...)      $beta: any constant; ...: any other argument
-//     return %y                                    only %y may be used by the rest of the graph
-//
-// Constants are parsed into a separate graph (`literals`) by the parser of the text form. Linear in the text, except
-// that each named result is compared with all earlier calls.
+// Patterns: reads them, with the parser of the text form, and finds their matches in graphs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +43,6 @@ class PatternReader {
   }
 
  private:
-  // The search recurses once per call, so its stack is as deep as the pattern is long.
   void call_line() {
     if (pattern_.calls.size() == kMaxCalls) cursor_.fail("too many calls", fmt::format("at most {}", kMaxCalls));
     PatternCall call;
@@ -71,8 +63,7 @@ class PatternReader {
     cursor_.expect('(');
     if (!cursor_.eat(')')) {
       do {
-        cursor_.peek();
-        const auto place = cursor_.place();
+        const auto place = cursor_.next_place();
         // "...": unlisted arguments may have any value.
         if (cursor_.eat('.')) {
           cursor_.expect('.');
@@ -128,13 +119,7 @@ class PatternReader {
       result.kind = PatternArgument::Kind::kList;
       FormalType element;
       element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
-      cursor_.expect('[');
-      if (!cursor_.eat(']')) {
-        do {
-          result.elements.push_back(take_argument(element, depth + 1));
-        } while (cursor_.eat(','));
-        cursor_.expect(']');
-      }
+      cursor_.take_list('[', ']', [&] { result.elements.push_back(take_argument(element, depth + 1)); });
     } else {
       result.kind = PatternArgument::Kind::kLiteral;
       result.literal = literals_.take_argument(type, false);
@@ -182,8 +167,7 @@ class PatternReader {
 
   // A pattern may call user-defined functions, which only the target graph may declare.
   TargetId take_target(PatternCall& call) {
-    cursor_.peek();
-    const auto place = cursor_.place();
+    const auto place = cursor_.next_place();
     call.target = cursor_.take_name();
     if (targets_ != nullptr) {
       for (uint32_t i = 0; i < targets_->target_count(); ++i) {
@@ -224,17 +208,6 @@ bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, c
       [&](ConstantId p, ConstantId q) { return &a == &b && p == q; });
 }
 
-// Finds patterns in graphs.
-//
-//     %wt = aten::t(self=%w)                      The last call is tried on each node of the graph. From there the
-//     %y = aten::addmm(self=%b, mat1=%x,          search follows producers of operands, then users of bound values,
-//                      mat2=%wt)                  and backtracks on a mismatch.
-//     return %y
-//
-// A node that cannot be the last call is rejected by one bit of a table, so most nodes cost a lookup. A candidate costs
-// the calls of the pattern, times the users of a value if a call is reached through an operand. The last check is
-// whether all nodes of a match can be moved to one position, since it follows dependences.
-
 namespace {
 
 void values_of(const PatternArgument& argument, std::vector<uint32_t>& values) {
@@ -242,7 +215,9 @@ void values_of(const PatternArgument& argument, std::vector<uint32_t>& values) {
   for (const PatternArgument& e : argument.elements) values_of(e, values);
 }
 
-// Backtracking search: a step binds names, and undo() removes the bindings if a later step fails.
+// Backtracking search: a step binds names, and undo() removes the bindings if a later step fails. Tries the last call on
+// each node of the graph; from there it follows producers of operands, then users of bound values. A node that cannot be
+// the last call is rejected by one bit of a table, so most nodes cost a lookup.
 class Search {
  public:
   Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences)

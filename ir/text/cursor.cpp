@@ -1,5 +1,4 @@
-// Reads tokens line by line. Points into the text and copies only quoted strings, so reading costs about 2 us per node.
-// Positions are pointers; line and column are computed when an error needs them.
+// Points into the text and copies only quoted strings, so reading costs about 2 us per node.
 #include "ir/text/cursor.h"
 
 #include <fmt/format.h>
@@ -187,12 +186,6 @@ void Cursor::fail_at(Place place, std::string_view what, std::string_view expect
   throw ParseError(message, place.line, static_cast<int>(offset + 1));
 }
 
-// Reads the arguments of a call according to its target's schema.
-//
-//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is omitted and gets its default
-//
-// Schema and text usually have the same order, so a name is found at once. Linear in the text.
-
 // Returns the position of an argument in the schema of `target`; past the last if there is none of this name.
 size_t ArgumentReader::position_of(TargetId target, std::string_view name, size_t next) const {
   const auto& formals = graph_.target(target).signature().arguments;
@@ -212,33 +205,28 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
   const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());
   stated_.assign(formals.arguments.size(), false);
-  cursor_.expect('(');
   size_t next = 0;
-  if (!cursor_.eat(')')) {
-    do {
-      cursor_.peek();
-      const Cursor::Place place = cursor_.place();
-      const std::string_view name = cursor_.take_argument_name();
-      if (!name.empty()) {
-        const size_t position = position_of(target, name, next);
-        if (position == formals.arguments.size()) {
-          std::string what = "unknown argument ";
-          append_quoted(what, name);
-          cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
-        }
-        // Otherwise the later one would silently win.
-        if (stated_[position]) cursor_.fail_at(place, "a repeated argument", "each argument once");
-        stated_[position] = true;
-        arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
-        next = position + 1;
-      } else if (formals.variadic_arguments) {
-        arguments_.push_back(take_argument(FormalType(), forward_references, 0));
-      } else {
-        cursor_.fail_at(place, "an argument without a name", "name=value");
+  cursor_.take_list('(', ')', [&] {
+    const Cursor::Place place = cursor_.next_place();
+    const std::string_view name = cursor_.take_argument_name();
+    if (!name.empty()) {
+      const size_t position = position_of(target, name, next);
+      if (position == formals.arguments.size()) {
+        std::string what = "unknown argument ";
+        append_quoted(what, name);
+        cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
       }
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
-  }
+      // Otherwise the later one would silently win.
+      if (stated_[position]) cursor_.fail_at(place, "a repeated argument", "each argument once");
+      stated_[position] = true;
+      arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
+      next = position + 1;
+    } else if (formals.variadic_arguments) {
+      arguments_.push_back(take_argument(FormalType(), forward_references, 0));
+    } else {
+      cursor_.fail_at(place, "an argument without a name", "name=value");
+    }
+  });
   for (size_t i = 0; i < formals.arguments.size(); ++i) {
     if (stated_[i]) continue;
     if (!formals.arguments[i].default_value) {
@@ -253,16 +241,9 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
 // The first character determines most kinds; the schema's type only distinguishes words.
 Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
   const char c = cursor_.peek();
-  switch (c) {
-    case '%':
-      return Argument::of_value(take_value_(forward_references));
-    case '"':
-      return graph_.string_argument(cursor_.take_quoted());
-    case '[':
-      return take_list(type.is_int_list(), type, forward_references, depth);
-    default:
-      break;
-  }
+  if (c == '%') return Argument::of_value(take_value_(forward_references));
+  if (c == '"') return graph_.string_argument(cursor_.take_quoted());
+  if (c == '[') return take_list(type.is_int_list(), type, forward_references, depth);
   if ((c >= '0' && c <= '9') || c == '-' || c == '+') {
     const Cursor::Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
@@ -280,13 +261,6 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
 // elsewhere.
 Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
   const Cursor::Place place = cursor_.place();
-  const auto finite = [&] {
-    cursor_.peek();
-    const Cursor::Place number_place = cursor_.place();
-    const auto value = parse_float(cursor_.take_number());
-    if (!value) cursor_.fail_at(number_place, "not a float", "a number such as 1.0");
-    return *value;
-  };
   if (cursor_.eat_word("nan")) {
     // The default NaN needs no bits; others state theirs.
     if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
@@ -311,12 +285,16 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
   if (word == "ints") return take_ints();
   if (word == "list") return take_list(false, type, forward_references, depth);
   if (word == "complex") {
-    cursor_.expect('(');
-    const double real = finite();
-    cursor_.expect(',');
-    const double imaginary = finite();
+    double parts[2];
+    for (const int i : {0, 1}) {
+      cursor_.expect(i == 0 ? '(' : ',');
+      const Cursor::Place number_place = cursor_.next_place();
+      const auto value = parse_float(cursor_.take_number());
+      if (!value) cursor_.fail_at(number_place, "not a float", "a number such as 1.0");
+      parts[i] = *value;
+    }
     cursor_.expect(')');
-    return graph_.complex_argument(real, imaginary);
+    return graph_.complex_argument(parts[0], parts[1]);
   }
   if (word == "generator") {
     cursor_.expect('(');
@@ -354,13 +332,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
 // Also reads `ints[...]`, an int list where the schema has another type.
 Argument ArgumentReader::take_ints() {
   ints_.clear();
-  cursor_.expect('[');
-  if (!cursor_.eat(']')) {
-    do {
-      ints_.push_back(cursor_.take_int());
-    } while (cursor_.eat(','));
-    cursor_.expect(']');
-  }
+  cursor_.take_list('[', ']', [&] { ints_.push_back(cursor_.take_int()); });
   return graph_.int_list(ints_);
 }
 
@@ -372,16 +344,12 @@ Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool fo
   }
   FormalType element;
   element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
-  cursor_.expect('[');
   // Nested lists share one stack instead of allocating a vector each.
   const size_t base = stack_.size();
-  if (!cursor_.eat(']')) {
-    do {
-      const Argument taken = take_argument(element, forward_references, depth + 1);
-      stack_.push_back(taken);
-    } while (cursor_.eat(','));
-    cursor_.expect(']');
-  }
+  cursor_.take_list('[', ']', [&] {
+    const Argument taken = take_argument(element, forward_references, depth + 1);
+    stack_.push_back(taken);
+  });
   const Argument list = graph_.make_list(std::span<const Argument>(stack_).subspan(base));
   stack_.resize(base);
   return list;

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "shadowgraph/error.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
 
@@ -30,6 +29,11 @@ class Cursor {
   bool next_line();
 
   Place place() const { return {at_, line_begin_, line_}; }
+  // The position of the next token.
+  Place next_place() {
+    skip_spaces();
+    return place();
+  }
   bool at_end() {
     skip_spaces();
     return at_ == line_end_;
@@ -46,6 +50,20 @@ class Cursor {
   }
   // Consumes `word` if it comes next as a whole word.
   bool eat_word(std::string_view word);
+  // Calls take_element() for each element of a list separated by commas, and consumes `close`. take_list() also consumes
+  // `open`, and accepts an empty list.
+  template <class F>
+  void take_elements(char close, F&& take_element) {
+    do {
+      take_element();
+    } while (eat(','));
+    expect(close);
+  }
+  template <class F>
+  void take_list(char open, char close, F&& take_element) {
+    expect(open);
+    if (!eat(close)) take_elements(close, take_element);
+  }
   void expect(char c);
   void expect_word(std::string_view word);
   void expect_end();
@@ -88,9 +106,8 @@ class Cursor {
   int line_ = 0;
 };
 
-// Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. Shared by ir/text/parser.cpp and
-// patterns (shadowgraph/graph/edit.h). docs/graph.md has the grammar.
-
+// Reads the arguments of a call in the text form, `(self=%1, other=0.5, dims=[1, 2])`, for ir/text/parser.cpp and
+// patterns (shadowgraph/graph/edit.h).
 class ArgumentReader {
  public:
   // Reads `%4`; with `forward_references`, also values that are defined later or erased.

@@ -46,8 +46,6 @@ json float_json(double value) {
   return text;
 }
 
-// ---- Graph to JSON --------------------------------------------------------------------------------------------------
-
 // Writes everything, defaults included, since readers of JSON may not have the schemas.
 class Exporter {
  public:
@@ -109,13 +107,9 @@ class Exporter {
       case ArgumentKind::kValue:
         return {{"value", number(a.ref.value)}};
       case ArgumentKind::kInt:
-        // c10's enumerations are one byte wide, so check the range before casting.
-        if (a.i >= 0 && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
-          if (type.type == TypeClass::kDtype) return {{"dtype", dtype_word(static_cast<c10::ScalarType>(a.i))}};
-          const auto layout = layout_word(static_cast<c10::Layout>(a.i));
-          if (type.type == TypeClass::kLayout && !layout.empty()) return {{"layout", layout}};
-          const auto format = memory_format_word(static_cast<c10::MemoryFormat>(a.i));
-          if (type.type == TypeClass::kMemoryFormat && !format.empty()) return {{"memory_format", format}};
+        if (const std::string_view word = word_of_number(type.type, a.i); !word.empty()) {
+          const bool dtype = type.type == TypeClass::kDtype;
+          return {{dtype ? "dtype" : type.type == TypeClass::kLayout ? "layout" : "memory_format", word}};
         }
         return a.i;
       case ArgumentKind::kFloat:
@@ -232,10 +226,9 @@ class Exporter {
     for (size_t i = formals.size(); i < actual.size(); ++i) result["more"].push_back(argument(actual[i], {}));
     if (node.results.size != 0) result["results"] = results(graph_.results(id));
     if (numbering_.of(node.forward) != Numbering::kNone) result["forward"] = number(node.forward);
-    if (node.flags.grad_mode) result["modes"].push_back("grad_mode");
-    if (node.flags.inference_mode) result["modes"].push_back("inference_mode");
-    if (node.flags.autocast_cpu) result["modes"].push_back("autocast_cpu");
-    if (node.flags.autocast_cuda) result["modes"].push_back("autocast_cuda");
+    for (const auto& [flag, word] : kModeWords) {
+      if (node.flags.*flag) result["modes"].push_back(word);
+    }
     for (const SavedTensor& saved : graph_.saved(id)) {
       json item = {{"value", number(saved.value)}};
       if (saved.role == SavedRole::kArgument) {

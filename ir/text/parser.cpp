@@ -1,14 +1,10 @@
-// Parser of graph text. docs/graph.md#the-text-form has the grammar; each function implements one of its rules.
+// Parser of graph text. grammar.md has the grammar; each function implements one of its rules.
 //
-// One pass over the lines, with recursive descent where brackets nest. The graph is built while reading, and ids are
-// positions: the k-th node line is node k. So a parsed graph prints back byte for byte. References to later lines
-// (values of composites' arguments, frees, allocations, forward links) are collected as (number, position) and resolved
-// in finish(), so that their errors also have line and column.
+// The graph is built while reading, and ids are positions: the k-th node line is node k. References to later lines are
+// collected as (number, position) and resolved in finish(), so that their errors also have line and column.
 //
 // Time and memory are linear in the size of the text, even for malicious files. So the depth of lists and the number of
-// phases are bounded, and ids must be in order, which avoids tables of names.
-//
-// Only checks the form, and what a graph could not represent. The verifier checks the rest.
+// phases are bounded, and ids must be in order. Only checks the form; the verifier checks the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,8 +49,7 @@ class TextParser {
     // Built-ins are declared implicitly.
     for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i), graph_.target(TargetId(i)).name());
   }
-  // The first word or letter of a line determines its kind. Lines may come in any order, as long as what they refer to
-  // is declared above.
+  // Lines may come in any order, as long as what they refer to is declared above.
   Graph run() {
     header();
     while (cursor_.next_line()) {
@@ -92,8 +87,7 @@ class TextParser {
     if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
       cursor_.fail("not shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
     }
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const int64_t version = cursor_.take_int();
     if (version > kTextFormatVersion) {
       cursor_.fail_at(place,
@@ -109,13 +103,11 @@ class TextParser {
 
   // Metadata validates its values; the position in the text is added to its error.
   void meta_line() {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     std::string key = cursor_.take_quoted();
     cursor_.expect('=');
     if (graph_.metadata.has(key)) cursor_.fail_at(place, "a second meta line for this key", "each key once");
-    cursor_.peek();
-    const Place value = cursor_.place();
+    const Place value = cursor_.next_place();
     try {
       graph_.metadata.set(key, cursor_.take_quoted());
     } catch (const ParseError&) {
@@ -127,8 +119,7 @@ class TextParser {
 
   // libtorch's schema parser is not hardened against malicious text, so limits are checked first.
   void target_line(TargetKind kind) {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const std::string_view text = cursor_.take_rest();
     if (text.size() > kMaxSchemaBytes) cursor_.fail_at(place, "a schema that is too long", "at most 64 KiB");
     int nesting = 0;
@@ -172,14 +163,12 @@ class TextParser {
     cursor_.expect('=');
     Storage storage;
     storage.bytes = cursor_.take_int();
-    cursor_.peek();
-    const Place device_place = cursor_.place();
+    const Place device_place = cursor_.next_place();
     const auto device = parse_device(cursor_.take_name());
     if (!device) cursor_.fail_at(device_place, "not a device", "a device such as cpu or cuda:0");
     storage.device_type = device->type();
     storage.device_index = device->index();
-    cursor_.peek();
-    const Place kind_place = cursor_.place();
+    const Place kind_place = cursor_.next_place();
     const auto kind = find_named<StorageKind>(cursor_.take_identifier());
     if (!kind) {
       cursor_.fail_at(kind_place, "not a storage kind",
@@ -205,8 +194,7 @@ class TextParser {
     }
     cursor_.expect('=');
     Region region;
-    cursor_.peek();
-    const Place kind_place = cursor_.place();
+    const Place kind_place = cursor_.next_place();
     const auto kind = find_named<RegionKind>(cursor_.take_identifier());
     if (!kind || (*kind == RegionKind::kRoot) != (number == 0)) {
       cursor_.fail_at(kind_place, "not a region kind", number == 0 ? "root" : "module, composite, checkpoint or scope");
@@ -258,8 +246,7 @@ class TextParser {
       return;
     }
     TensorBytes tensor;
-    cursor_.peek();
-    const Place type_place = cursor_.place();
+    const Place type_place = cursor_.next_place();
     const auto dtype = parse_dtype(cursor_.take_identifier());
     if (!dtype) cursor_.fail_at(type_place, "not a dtype", "a dtype such as f32");
     tensor.dtype = *dtype;
@@ -269,8 +256,7 @@ class TextParser {
     } else {
       contiguous_strides(tensor.sizes, tensor.strides);
     }
-    cursor_.peek();
-    const Place bytes_place = cursor_.place();
+    const Place bytes_place = cursor_.next_place();
     auto bytes = parse_base64(cursor_.take_quoted());
     if (!bytes) cursor_.fail_at(bytes_place, "not base64 text", "the tensor's bytes in base64");
     tensor.bytes = std::move(*bytes);
@@ -282,8 +268,7 @@ class TextParser {
   }
 
   void guard_line() {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const auto kind = find_named<Guard::Kind>(cursor_.take_identifier());
     if (!kind) cursor_.fail_at(place, "not a kind of dependency", "rank, size, sizes or host_value");
     Guard guard;
@@ -320,7 +305,6 @@ class TextParser {
     if (cursor_.eat('|')) take_attributes(node);
   }
 
-  // These read one kind of reference each, and fail at its position if it is undefined.
   void name_target(TargetId id, std::string name) {
     std::string unique = name;
     // Two schemas with one name (a function that was redeclared) are f and f#2, in the order of their lines.
@@ -328,16 +312,11 @@ class TextParser {
   }
 
   TargetId take_target() {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const std::string_view name = cursor_.take_name();
     if (name.empty()) cursor_.fail_at(place, "a missing operator name", "a name such as aten::mm");
-    auto found = target_names_.end();
-    if (cursor_.eat('#')) {
-      found = target_names_.find(fmt::format("{}#{}", name, cursor_.take_int()));
-    } else {
-      found = target_names_.find(name);
-    }
+    const auto found = cursor_.eat('#') ? target_names_.find(fmt::format("{}#{}", name, cursor_.take_int()))
+                                        : target_names_.find(name);
     if (found == target_names_.end()) {
       std::string what = "unknown operator ";
       append_quoted(what, name);
@@ -348,8 +327,7 @@ class TextParser {
 
   // "%4"; with `forward`, also "%?" (erased) and later values, which are checked at the end.
   ValueId take_value(bool forward) {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     // Erased: composites' arguments and guards may outlive the values they refer to.
     if (forward && cursor_.eat_word("%?")) return {};
     const uint32_t number = cursor_.take_id('%', "a value");
@@ -364,8 +342,7 @@ class TextParser {
 
   // Storages are declared before all nodes, so an unknown number is an error at once.
   StorageId take_storage() {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const uint32_t number = cursor_.take_id('s', "a storage");
     if (number >= graph_.storage_count()) {
       cursor_.fail_at(place, fmt::format("s{} is not declared", number), "a storage declared on an earlier line");
@@ -375,8 +352,7 @@ class TextParser {
 
   // A node may be referred to before its line (frees, allocations), so finish() checks it.
   NodeId take_node() {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const uint32_t number = cursor_.take_id('n', "a node");
     forward_nodes_.push_back({number, place});
     return NodeId(number);
@@ -409,7 +385,6 @@ class TextParser {
     } while (cursor_.eat(','));
   }
 
-  // Types follow in the order of the names, with the same nesting.
   void take_results(NodeId node) {
     cursor_.expect(':');
     results_.clear();
@@ -449,8 +424,7 @@ class TextParser {
   // Reads a type: f32[2,3]{1,2} @s4+6 cuda:0 grad. Everything but dtype and sizes is optional; the defaults are
   // contiguous, no storage, offset 0, the storage's device, strided.
   ValueId take_type(NodeId node) {
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     const std::string_view word = cursor_.take_identifier();
     if (cursor_.peek() != '[') {
       if (word == "int") return graph_.new_scalar(node, ValueKind::kInt);
@@ -478,9 +452,7 @@ class TextParser {
         // The first value in a storage implies its allocation, unless its own line states it.
         if (!born_[spec.storage.index].stated) born_[spec.storage.index] = {true, node};
       }
-      if (cursor_.eat('+')) {
-        spec.offset = cursor_.take_int();
-      }
+      if (cursor_.eat('+')) spec.offset = cursor_.take_int();
     }
     for (char c = cursor_.peek(); c >= 'a' && c <= 'z'; c = cursor_.peek()) {
       const Place word_place = cursor_.place();
@@ -504,12 +476,7 @@ class TextParser {
     sizes.clear();
     cursor_.expect(open);
     const Place place = cursor_.place();
-    if (!cursor_.eat(close)) {
-      do {
-        sizes.push_back(cursor_.take_int());
-      } while (cursor_.eat(','));
-      cursor_.expect(close);
-    }
+    if (!cursor_.eat(close)) cursor_.take_elements(close, [&] { sizes.push_back(cursor_.take_int()); });
     if (sizes.size() > UINT16_MAX) cursor_.fail_at(place, "too many dimensions", "at most 65535");
   }
 
@@ -527,14 +494,10 @@ class TextParser {
         mutable_node(graph_, node).region = RegionId(region);
       } else if (cursor_.peek() == '"') {
         mutable_node(graph_, node).source = graph_.intern(cursor_.take_quoted());
-      } else if (cursor_.eat_word("grad_mode")) {
-        mutable_node(graph_, node).flags.grad_mode = true;
-      } else if (cursor_.eat_word("inference_mode")) {
-        mutable_node(graph_, node).flags.inference_mode = true;
-      } else if (cursor_.eat_word("autocast_cpu")) {
-        mutable_node(graph_, node).flags.autocast_cpu = true;
-      } else if (cursor_.eat_word("autocast_cuda")) {
-        mutable_node(graph_, node).flags.autocast_cuda = true;
+      } else if (const auto* mode =
+                     std::ranges::find_if(kModeWords, [&](const ModeWord& m) { return cursor_.eat_word(m.word); });
+                 mode != std::end(kModeWords)) {
+        mutable_node(graph_, node).flags.*(mode->flag) = true;
       } else if (cursor_.eat_word("of")) {
         mutable_node(graph_, node).forward = take_node();
       } else if (cursor_.eat_word("saved")) {
@@ -577,9 +540,8 @@ class TextParser {
     const auto arguments = graph_.arguments(node);
     std::vector<SavedTensor> saved;
     cursor_.expect('(');
-    do {
-      cursor_.peek();
-      const Place place = cursor_.place();
+    cursor_.take_elements(')', [&] {
+      const Place place = cursor_.next_place();
       SavedTensor tensor;
       const std::string_view word = cursor_.take_identifier();
       if ((word == "argument" || word == "result") && cursor_.eat('[')) {
@@ -612,8 +574,7 @@ class TextParser {
         cursor_.fail_at(place, "a saved argument that is not a single tensor", "its value as well: name=%0");
       }
       saved.push_back(tensor);
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
+    });
     graph_.set_saved(node, saved);
   }
 
@@ -621,49 +582,43 @@ class TextParser {
   // them.
   void take_writes(NodeId node) {
     cursor_.expect('(');
-    do {
-      cursor_.peek();
-      const Place place = cursor_.place();
+    cursor_.take_elements(')', [&] {
+      const Place place = cursor_.next_place();
       const StorageId storage = take_storage();
       cursor_.expect('@');
       const int64_t version = cursor_.take_int();
       if (version < 1 || version > UINT32_MAX)
         cursor_.fail_at(place, "not a version that a write creates", "1 or more");
       writes_.push_back({node, storage, static_cast<uint32_t>(version), place});
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
+    });
   }
 
   // Each storage is freed once; a second free would be a contradiction that no edit can create.
   void take_frees(NodeId node) {
     std::vector<StorageId> freed;
     cursor_.expect('(');
-    do {
-      cursor_.peek();
-      const Place place = cursor_.place();
+    cursor_.take_elements(')', [&] {
+      const Place place = cursor_.next_place();
       const StorageId storage = take_storage();
       if (graph_.storage(storage).freed_after.valid()) {
         cursor_.fail_at(place, "a storage that was freed before", "each storage to be freed once");
       }
       mutable_storage(graph_, storage).freed_after = node;
       freed.push_back(storage);
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
+    });
     graph_.set_frees(node, freed);
   }
 
   void take_notes(NodeId node) {
     cursor_.expect('(');
-    cursor_.peek();
-    const Place place = cursor_.place();
+    const Place place = cursor_.next_place();
     std::vector<std::pair<std::string, std::string>> notes;
-    do {
+    cursor_.take_elements(')', [&] {
       std::string key = cursor_.take_quoted();
       cursor_.expect('=');
       notes.emplace_back(std::move(key), cursor_.take_quoted());
       if (notes.back().second.empty()) cursor_.fail_at(place, "an empty note", "a non-empty note");
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
+    });
     // In descending order of keys: each note is inserted at the front, without walking the list.
     std::sort(notes.begin(), notes.end(), std::greater<>());
     for (size_t i = 0; i < notes.size(); ++i) {

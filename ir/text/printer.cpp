@@ -5,6 +5,7 @@
 //     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for repeated blocks
 //
 // Linear in the graph. Files are written in pieces, so that memory use does not grow with them.
+#include <concepts>
 #include <ostream>
 #include <span>
 #include <string>
@@ -52,20 +53,11 @@ class TextWriter {
 
   // Everything that nodes refer to comes first, so that a reader needs one pass.
   void head() {
-    put("shadowgraph 1 libtorch ");
-    put(libtorch_version());
-    put('\n');
-    for (const auto& [key, value] : graph_.metadata.lines()) {
-      put("meta ");
-      append_quoted(out_, key);
-      put(" = ");
-      append_quoted(out_, value);
-      put('\n');
-    }
+    put("shadowgraph 1 libtorch ", libtorch_version(), '\n');
+    for (const auto& [key, value] : graph_.metadata.lines()) put("meta ", Quoted{key}, " = ", Quoted{value}, '\n');
     for (TargetId id : numbering_.targets()) {
-      put(graph_.target(id).kind() == TargetKind::kFunction ? "function " : "operator ");
-      put(graph_.target(id).schema_text());
-      put('\n');
+      const bool function = graph_.target(id).kind() == TargetKind::kFunction;
+      put(function ? "function " : "operator ", graph_.target(id).schema_text(), '\n');
     }
     for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
     // Before the regions, which may have constants as arguments.
@@ -78,12 +70,9 @@ class TextWriter {
   void node_line(NodeId id) {
     const Node& node = graph_.node(id);
     const auto results = graph_.results(id);
-    if (preset_ == PrintPreset::kCanonical) {
-      number('n', numbering_.of(id));
-      put(": ");
-    }
+    if (preset_ == PrintPreset::kCanonical) put(number(id), ": ");
     if (!results.empty() && preset_ != PrintPreset::kFingerprint) {
-      this->results(results, [this](ValueId v) { number('%', numbering_.of(v)); });
+      this->results(results, [this](ValueId v) { put(number(v)); });
       put(" = ");
     }
     target_name(node.target);
@@ -108,62 +97,65 @@ class TextWriter {
     if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
     const Value& value = graph_.value(id);
     if (value.kind != ValueKind::kTensor) return put(to_string(value.kind));
-    put(dtype_word(value.dtype));
-    put('[');
-    ints(graph_.sizes(id));
-    put(']');
+    put(dtype_word(value.dtype), '[', Ints{graph_.sizes(id)}, ']');
     // Only shape and dtype; strides, storage and device are in the long forms.
     if (preset_ == PrintPreset::kShort) return;
-    if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
-      put('{');
-      ints(graph_.strides(id));
-      put('}');
-    }
+    if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) put('{', Ints{graph_.strides(id)}, '}');
     // Only canonical text has storages.
     const bool canonical = preset_ == PrintPreset::kCanonical;
     const bool has_storage = value.storage.index < graph_.storage_count();
-    if (canonical && (value.storage.valid() || value.offset != 0)) {
-      put(" @");
-      if (value.storage.valid()) {
-        number('s', numbering_.of(value.storage));
-      } else {
-        put("none");
-      }
+    if (canonical && value.storage.valid()) {
+      put(" @", number(value.storage));
+    } else if (canonical && value.offset != 0) {
+      put(" @none");
     }
-    if (value.offset != 0) {
-      put('+');
-      append_int(out_, value.offset);
-    }
+    if (value.offset != 0) put('+', Int{value.offset});
     // The storage's line has the device already, unless the value's differs.
     if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
-      put(' ');
-      append_device(out_, value.device());
+      put(' ', value.device());
     }
-    if (value.layout != c10::Layout::Strided) {
-      put(' ');
-      put(layout_word(value.layout));
-    }
+    if (value.layout != c10::Layout::Strided) put(' ', layout_word(value.layout));
     if (value.requires_grad) put(" grad");
   }
 
  private:
+  // Parts of a line, for put().
+  struct Quoted {
+    std::string_view text;
+  };
+  struct Int {
+    int64_t value;
+  };
+  struct Ints {
+    std::span<const int64_t> list;
+  };
+  struct Number {
+    char letter;
+    uint32_t n;
+  };
+  Number number(NodeId id) const { return {'n', numbering_.of(id)}; }
+  Number number(ValueId id) const { return {'%', numbering_.of(id)}; }
+  Number number(StorageId id) const { return {'s', numbering_.of(id)}; }
+
   void put(std::string_view text) { out_ += text; }
   void put(char c) { out_ += c; }
+  void put(std::same_as<c10::Device> auto device) { append_device(out_, device); }
+  void put(Quoted quoted) { append_quoted(out_, quoted.text); }
+  void put(Int number) { append_int(out_, number.value); }
+  void put(Ints numbers) { ints(numbers.list); }
   // Invalid graphs are printed in messages of the verifier; anything without a number is "?".
-  void number(char letter, uint32_t n) {
-    put(letter);
-    if (n == Numbering::kNone) {
-      put('?');
-    } else {
-      append_int(out_, n);
-    }
+  void put(Number number) {
+    put(number.letter);
+    number.n == Numbering::kNone ? put('?') : put(Int{number.n});
   }
+  template <class... Parts>
+  requires(sizeof...(Parts) > 1) void put(const Parts&... parts) { (put(parts), ...); }
 
   // Writes a reference to a value. A fingerprint uses distances, since absolute numbers differ from block to block:
   //
   //     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
   void value_ref(ValueId id) {
-    if (preset_ != PrintPreset::kFingerprint) return number('%', numbering_.of(id));
+    if (preset_ != PrintPreset::kFingerprint) return put(number(id));
     const uint32_t n =
         sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone) : numbering_.of(id);
     const bool known = id.index < graph_.value_capacity();
@@ -172,16 +164,12 @@ class TextWriter {
     // A value from outside is printed by type only, since each layer has its own parameters.
     if (n == Numbering::kNone || placeholder) {
       put('<');
-      if (placeholder) {
-        put(graph_.target(producer).name());
-        put(' ');
-      }
+      if (placeholder) put(graph_.target(producer).name(), ' ');
       known ? type(id) : put("?");
       put('>');
     } else {
       // Both numbers count values, so a repeated block refers back by the same distances.
-      put('^');
-      append_int(out_, int64_t{next_value_} - int64_t{n});
+      put('^', Int{int64_t{next_value_} - int64_t{n}});
     }
   }
 
@@ -191,27 +179,16 @@ class TextWriter {
     const std::string_view name = graph_.target(id).name();
     // Nearly every operator is in aten, so the short form omits the namespace.
     put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
-    if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
+    if (const uint32_t copy = numbering_.name_copy(id); copy > 1) put(Number{'#', copy});
   }
 
   void storage_line(uint32_t n, StorageId id) {
     const Storage& storage = graph_.storage(id);
-    number('s', n);
-    put(" = ");
-    append_int(out_, storage.bytes);
-    put(' ');
-    append_device(out_, storage.device());
-    put(' ');
-    put(to_string(storage.kind));
+    put(Number{'s', n}, " = ", Int{storage.bytes}, ' ', storage.device(), ' ', to_string(storage.kind));
     // Omits the allocating node if it is the first one with a value in the storage, which parse() assumes.
     const uint32_t born = numbering_.of(storage.born);
     if (born != numbering_.of(numbering_.first_node(id))) {
-      put(" born ");
-      if (born == Numbering::kNone) {
-        put("before");
-      } else {
-        number('n', born);
-      }
+      born == Numbering::kNone ? put(" born before") : put(" born ", Number{'n', born});
     }
     put('\n');
   }
@@ -225,32 +202,18 @@ class TextWriter {
     const bool has_details = region.call != 0 || region.inferred || has_target || region.parent.valid();
     // A root with a name or a call is printed.
     if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !has_details) return;
-    number('r', id.index);
-    put(" = ");
-    put(to_string(region.kind));
+    put(Number{'r', id.index}, " = ", to_string(region.kind));
     // A composite has the name of its operator by default, which is not repeated.
     const bool name_is_target = has_target && name == graph_.target(region.target).name();
-    if (!name_is_target || !class_name.empty()) {
-      put(' ');
-      append_quoted(out_, name);
-    }
-    if (!class_name.empty()) {
-      put(' ');
-      append_quoted(out_, class_name);
-    }
-    if (region.kind == RegionKind::kModule || region.call != 0) {
-      put(" call ");
-      append_int(out_, region.call);
-    }
+    if (!name_is_target || !class_name.empty()) put(' ', Quoted{name});
+    if (!class_name.empty()) put(' ', Quoted{class_name});
+    if (region.kind == RegionKind::kModule || region.call != 0) put(" call ", Int{region.call});
     if (has_target) {
       put(' ');
       target_name(region.target);
       if (region.arguments.size != 0) arguments(region.target, graph_.region_arguments(id));
     }
-    if (region.parent.valid()) {
-      put(" in ");
-      number('r', region.parent.index);
-    }
+    if (region.parent.valid()) put(" in ", Number{'r', region.parent.index});
     if (region.inferred) put(" inferred");
     put('\n');
   }
@@ -259,39 +222,20 @@ class TextWriter {
   // round-trips.
   void constant_line(uint32_t n, ConstantId id) {
     const auto bytes = tensor_bytes(graph_.constant(id));
-    number('c', n);
-    put(" = ");
-    if (!bytes) {
-      put("unreadable\n");
-      return;
-    }
-    put(dtype_word(bytes->dtype));
-    put('[');
-    ints(bytes->sizes);
-    put(']');
-    if (!has_contiguous_strides(bytes->sizes, bytes->strides)) {
-      put('{');
-      ints(bytes->strides);
-      put('}');
-    }
+    put(Number{'c', n}, " = ");
+    if (!bytes) return put("unreadable\n");
+    put(dtype_word(bytes->dtype), '[', Ints{bytes->sizes}, ']');
+    if (!has_contiguous_strides(bytes->sizes, bytes->strides)) put('{', Ints{bytes->strides}, '}');
     put(" \"");
     append_base64(out_, bytes->bytes);
     put("\"\n");
   }
 
   void guard_line(const Guard& guard) {
-    put("depends ");
-    put(to_string(guard.kind));
-    put('(');
-    number('%', numbering_.of(guard.value));
+    put("depends ", to_string(guard.kind), '(', number(guard.value));
     // Only a guard on one size has a dimension.
-    if (guard.dimension != -1) {
-      put(", ");
-      append_int(out_, guard.dimension);
-    }
-    put(") = ");
-    append_quoted(out_, guard.observed);
-    put('\n');
+    if (guard.dimension != -1) put(", ", Int{guard.dimension});
+    put(") = ", Quoted{guard.observed}, '\n');
   }
 
   // Omits arguments that equal their schema's default. Compared as arguments, so "1" and "1.0" differ here as they do
@@ -309,10 +253,7 @@ class TextWriter {
       first = false;
       // Values are printed by position to save space; other arguments keep their names.
       const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
-      if (formal != nullptr && !by_position) {
-        put(formal->name);
-        put('=');
-      }
+      if (formal != nullptr && !by_position) put(formal->name, '=');
       // Variadic arguments have no formal, so their integers cannot be words.
       const FormalType type = formal != nullptr ? formal->type : FormalType();
       argument(actual[i], type.type, type.is_int_list(), type.element, 0);
@@ -327,19 +268,9 @@ class TextWriter {
       case ArgumentKind::kValue:
         return value_ref(a.ref.value);
       case ArgumentKind::kInt: {
-        std::string_view word;
-        // Numbers of dtypes, layouts and memory formats are internal to libtorch and may change, so words are written.
-        // Numbers without a word are printed as they are. c10's enumerations are one byte wide: 256 + 6 is not a dtype.
-        if (a.i >= 0 && a.i < 127) {
-          if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
-            word = dtype_word(static_cast<c10::ScalarType>(a.i));
-          } else if (type == TypeClass::kLayout) {
-            word = layout_word(static_cast<c10::Layout>(a.i));
-          } else if (type == TypeClass::kMemoryFormat) {
-            word = memory_format_word(static_cast<c10::MemoryFormat>(a.i));
-          }
-        }
-        return word.empty() ? append_int(out_, a.i) : put(word);
+        // Numbers without a word are printed as they are.
+        const std::string_view word = word_of_number(type, a.i);
+        return word.empty() ? put(Int{a.i}) : put(word);
       }
       case ArgumentKind::kFloat:
         return append_float(out_, a.d);
@@ -354,9 +285,9 @@ class TextWriter {
         return put(')');
       }
       case ArgumentKind::kString:
-        return append_quoted(out_, graph_.text_or_empty(a.string));
+        return put(Quoted{graph_.text_or_empty(a.string)});
       case ArgumentKind::kDevice:
-        return append_device(out_, a.device());
+        return put(a.device());
       // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both round-trip.
       case ArgumentKind::kIntList:
         put(int_list ? "[" : "ints[");
@@ -369,15 +300,11 @@ class TextWriter {
         elements(graph_.list(a), element, depth);
         return put(']');
       case ArgumentKind::kConstant:
-        return preset_ == PrintPreset::kFingerprint ? put("<constant>") : number('c', numbering_.of(a.constant));
+        return preset_ == PrintPreset::kFingerprint ? put("<constant>") : put(Number{'c', numbering_.of(a.constant)});
       case ArgumentKind::kGenerator:
-        put("generator(");
-        append_device(out_, a.device());
-        return put(')');
+        return put("generator(", a.device(), ')');
       case ArgumentKind::kOpaque:
-        put("opaque(");
-        append_quoted(out_, graph_.text_or_empty(a.string));
-        return put(')');
+        return put("opaque(", Quoted{graph_.text_or_empty(a.string)}, ')');
     }
     put('?');
   }
@@ -397,7 +324,7 @@ class TextWriter {
     const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
     for (size_t i = 0; i < shown; ++i) {
       if (i != 0) put(separator);
-      append_int(out_, list[i]);
+      put(Int{list[i]});
     }
     if (shown < list.size()) put(", ...");
   }
@@ -429,13 +356,12 @@ class TextWriter {
     any_attribute_ = false;
     if (canonical && node.region != Graph::kRootRegion) {
       attribute();
-      number('r', node.region.index);
+      put(Number{'r', node.region.index});
     }
     if (node.phase != Graph::kForward) phase(node.phase);
     if (canonical && numbering_.of(node.forward) != Numbering::kNone) {
       attribute();
-      put("of ");
-      number('n', numbering_.of(node.forward));
+      put("of ", number(node.forward));
     }
     modes(node.flags);
     if (!canonical) return;
@@ -445,7 +371,7 @@ class TextWriter {
     if (graph_.has_notes(id)) notes(id);
     if (const std::string_view source = graph_.text_or_empty(node.source); !source.empty()) {
       attribute();
-      append_quoted(out_, source);
+      put(Quoted{source});
     }
   }
 
@@ -455,20 +381,15 @@ class TextWriter {
     if (id.index >= graph_.phase_count()) {
       put("phase ?");
     } else if (id.index > Graph::kInit.index) {
-      put("phase ");
-      append_quoted(out_, graph_.phase_name(id));
+      put("phase ", Quoted{graph_.phase_name(id)});
     } else {
       put(graph_.phase_name(id));
     }
   }
 
   void modes(const NodeFlags& on) {
-    const std::pair<bool, std::string_view> modes[] = {{on.grad_mode, "grad_mode"},
-                                                       {on.inference_mode, "inference_mode"},
-                                                       {on.autocast_cpu, "autocast_cpu"},
-                                                       {on.autocast_cuda, "autocast_cuda"}};
-    for (const auto& [is_on, word] : modes) {
-      if (!is_on) continue;
+    for (const auto& [flag, word] : kModeWords) {
+      if (!(on.*flag)) continue;
       attribute();
       put(word);
     }
@@ -494,24 +415,17 @@ class TextWriter {
         if (saved.index < formals.size() && formals[saved.index].name != "internal") {
           put(formals[saved.index].name);
         } else {
-          put("argument[");
-          append_int(out_, saved.index);
-          put(']');
+          put("argument[", Int{saved.index}, ']');
         }
         implied = saved.index < arguments.size() && arguments[saved.index].kind == ArgumentKind::kValue &&
                   arguments[saved.index].ref.value == saved.value;
       } else if (saved.role == SavedRole::kResult) {
-        put("result[");
-        append_int(out_, saved.index);
-        put(']');
+        put("result[", Int{saved.index}, ']');
         for_each_value_of_role(graph_, id, saved, [&](ValueId v) { implied = v == saved.value; });
       } else {
         put("internal");
       }
-      if (!implied) {
-        put('=');
-        number('%', numbering_.of(saved.value));
-      }
+      if (!implied) put('=', number(saved.value));
     }
     put(')');
   }
@@ -525,9 +439,7 @@ class TextWriter {
       if (!open) attribute();
       put(open ? ", " : "writes(");
       open = true;
-      number('s', numbering_.of(write.storage));
-      put('@');
-      append_int(out_, write.after);
+      put(number(write.storage), '@', Int{write.after});
     }
     if (open) put(')');
   }
@@ -539,7 +451,7 @@ class TextWriter {
     for (StorageId storage : graph_.frees(id)) {
       if (!first) put(", ");
       first = false;
-      number('s', numbering_.of(storage));
+      put(number(storage));
     }
     put(')');
   }
@@ -551,9 +463,7 @@ class TextWriter {
     graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
       if (!first) put(", ");
       first = false;
-      append_quoted(out_, key);
-      put('=');
-      append_quoted(out_, value);
+      put(Quoted{key}, '=', Quoted{value});
     });
     put(')');
   }

@@ -92,6 +92,15 @@ std::optional<c10::MemoryFormat> parse_memory_format(std::string_view word) {
   return find_word<c10::MemoryFormat>(kMemoryFormats, word);
 }
 
+std::string_view word_of_number(TypeClass type, int64_t number) {
+  // c10's enumerations are one byte wide: 256 + 6 is not a dtype.
+  if (number < 0 || number >= 127) return {};
+  if (type == TypeClass::kDtype && number < static_cast<int64_t>(kDtypeCount)) return kDtypes[number];
+  if (type == TypeClass::kLayout) return layout_word(static_cast<c10::Layout>(number));
+  if (type == TypeClass::kMemoryFormat) return memory_format_word(static_cast<c10::MemoryFormat>(number));
+  return {};
+}
+
 void append_device(std::string& out, c10::Device device) {
   const auto i = static_cast<size_t>(device.type());
   out += i < std::size(kDevices) ? kDevices[i] : std::string_view("device?");

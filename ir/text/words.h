@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/graph/target.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/types.h"
 
@@ -34,6 +35,10 @@ std::optional<c10::MemoryFormat> parse_memory_format(std::string_view word);
 void append_device(std::string& out, c10::Device device);
 std::string device_text(c10::Device device);
 
+// Returns the word for a number in an argument of a dtype, layout or memory format; "" for other types and numbers.
+// These numbers are internal to libtorch and may change.
+std::string_view word_of_number(TypeClass type, int64_t number);
+
 void append_int(std::string& out, int64_t value);
 // Appends the shortest text that reads back to the same bits and cannot be mistaken for an int: 1.0, -0.0, 1e-05, inf,
 // nan. A NaN with other than the default bits is written as nan(7ff8000000000001).
@@ -49,6 +54,15 @@ std::optional<std::string> unquote(std::string_view between_quotes);
 
 void append_base64(std::string& out, std::span<const uint8_t> bytes);
 std::optional<std::vector<uint8_t>> parse_base64(std::string_view text);
+
+struct ModeWord {
+  bool NodeFlags::*flag;
+  std::string_view word;
+};
+constexpr ModeWord kModeWords[] = {{&NodeFlags::grad_mode, "grad_mode"},
+                                   {&NodeFlags::inference_mode, "inference_mode"},
+                                   {&NodeFlags::autocast_cpu, "autocast_cpu"},
+                                   {&NodeFlags::autocast_cuda, "autocast_cuda"}};
 
 // The libtorch version that this library was compiled against: "2.13.0".
 std::string_view libtorch_version();

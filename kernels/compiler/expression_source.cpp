@@ -9,9 +9,7 @@
 
 namespace shadowgraph {
 bool KernelProgram::has_reductions() const {
-  return std::ranges::any_of(expressions, [](const KernelExpression& e) {
-    return e.operation == KernelOperation::kRowSum || e.operation == KernelOperation::kRowMaximum;
-  });
+  return std::ranges::any_of(expressions, is_reduction, &KernelExpression::operation);
 }
 
 bool KernelProgram::has_checks() const {

@@ -30,8 +30,6 @@ ScalarType computed_as(ScalarType dtype) {
   }
 }
 
-// ---- Expressions
-
 Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
   program_.expressions.push_back(expression);
   return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype};
@@ -41,18 +39,10 @@ Typed ExpressionBuilder::load(uint32_t operand, ScalarType dtype) {
   return append({.operation = Operation::kLoad, .type = computed_as(dtype), .index = operand}, dtype);
 }
 
-Typed ExpressionBuilder::scalar(double value, size_t argument) {
+Typed ExpressionBuilder::scalar(int64_t bits, ScalarType type, size_t argument) {
   scalar_arguments_.push_back(static_cast<uint32_t>(argument));
-  scalars_.push_back(std::bit_cast<int64_t>(value));
-  return append({.operation = Operation::kScalar, .type = ScalarType::Double, .index = program_.scalars++},
-                ScalarType::Double);
-}
-
-Typed ExpressionBuilder::scalar(int64_t value, size_t argument) {
-  scalar_arguments_.push_back(static_cast<uint32_t>(argument));
-  scalars_.push_back(value);
-  return append({.operation = Operation::kScalar, .type = ScalarType::Long, .index = program_.scalars++},
-                ScalarType::Long);
+  scalars_.push_back(bits);
+  return append({.operation = Operation::kScalar, .type = type, .index = program_.scalars++}, type);
 }
 
 Typed ExpressionBuilder::constant(double value, ScalarType dtype) {
@@ -65,22 +55,13 @@ Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
   if (from != to) {
     value = append({.operation = Operation::kConvert, .type = to, .operands = {value.expression}}, to);
   }
-  const bool two_bytes = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
-  const KernelExpression& e = program_.expressions[value.expression];
-  const bool rounded = is_rounded(program_, value.expression, dtype);
-  if (two_bytes && !rounded && !(e.operation == Operation::kRound && e.rounding == dtype)) {
+  if (has_two_bytes(dtype) && !is_rounded(program_, value.expression, dtype)) {
     return append(
         {.operation = Operation::kRound, .type = ScalarType::Float, .operands = {value.expression}, .rounding = dtype},
         dtype);
   }
   return {value.expression, dtype};
 }
-
-namespace {
-
-bool is_comparison(Operation operation) { return operation >= Operation::kEqual && operation <= Operation::kLessEqual; }
-
-}  // namespace
 
 Typed ExpressionBuilder::apply(Operation operation, Typed a) {
   const ScalarType type = program_.expressions[a.expression].type;
@@ -90,7 +71,7 @@ Typed ExpressionBuilder::apply(Operation operation, Typed a) {
 Typed ExpressionBuilder::apply(Operation operation, Typed a, Typed b) {
   const ScalarType type = program_.expressions[a.expression].type;
   TORCH_INTERNAL_ASSERT(type == program_.expressions[b.expression].type);
-  const bool compares = is_comparison(operation);
+  const bool compares = operation >= Operation::kEqual && operation <= Operation::kLessEqual;
   return append(
       {.operation = operation, .type = compares ? ScalarType::Bool : type, .operands = {a.expression, b.expression}},
       compares ? ScalarType::Bool : a.dtype);
@@ -118,8 +99,6 @@ Typed ExpressionBuilder::gather(uint32_t operand, ScalarType dtype, Typed index,
 Typed ExpressionBuilder::column() {
   return append({.operation = Operation::kColumn, .type = ScalarType::Long}, ScalarType::Long);
 }
-
-// ---- Arguments
 
 bool OperatorCall::is_none(size_t i) const { return argument(i).kind == ArgumentKind::kNone; }
 
@@ -154,35 +133,28 @@ Typed OperatorCall::tensor(size_t i) const {
   }
 }
 
+const Argument& OperatorCall::deciding(size_t i, ArgumentKind kind, const char* what) const {
+  decisive_ |= uint64_t{1} << i;
+  if (argument(i).kind != kind) throw UnsupportedError("argument " + std::to_string(i) + " is not " + what);
+  return argument(i);
+}
+
 double OperatorCall::number(size_t i) const {
-  decide_by(i);
-  const Argument& a = argument(i);
-  if (a.kind == ArgumentKind::kFloat) return a.d;
+  if (argument(i).kind == ArgumentKind::kFloat) return deciding(i, ArgumentKind::kFloat, "a number").d;
   return static_cast<double>(integer(i));
 }
 
 int64_t OperatorCall::integer(size_t i) const {
-  decide_by(i);
-  const Argument& a = argument(i);
-  if (a.kind == ArgumentKind::kBool) return a.b ? 1 : 0;
-  if (a.kind != ArgumentKind::kInt)
-    throw UnsupportedError("argument " + std::to_string(i) + " is not a constant integer");
-  return a.i;
+  if (argument(i).kind == ArgumentKind::kBool) return deciding(i, ArgumentKind::kBool, "a number").b ? 1 : 0;
+  return deciding(i, ArgumentKind::kInt, "a constant integer").i;
 }
 
 std::string_view OperatorCall::string(size_t i) const {
-  decide_by(i);
-  const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kString) throw UnsupportedError("argument " + std::to_string(i) + " is not a string");
-  return graph_.text(a.string);
+  return graph_.text(deciding(i, ArgumentKind::kString, "a string").string);
 }
 
 std::span<const int64_t> OperatorCall::ints(size_t i) const {
-  decide_by(i);
-  const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kIntList)
-    throw UnsupportedError("argument " + std::to_string(i) + " is not a list of integers");
-  return graph_.ints(a);
+  return graph_.ints(deciding(i, ArgumentKind::kIntList, "a list of integers"));
 }
 
 bool OperatorCall::is_ints(size_t i) const { return argument(i).kind == ArgumentKind::kIntList; }
@@ -229,11 +201,13 @@ Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
   return build.convert(value, dtype);
 }
 
-Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const {
+ValueId OperatorCall::value(size_t i) const {
   const Argument& a = argument(i);
   if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is not a tensor");
-  return content_(a.ref.value, &dims);
+  return a.ref.value;
 }
+
+Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const { return content_(value(i), &dims); }
 
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
   const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
@@ -250,10 +224,6 @@ Typed OperatorCall::gathered(size_t i, const std::vector<int64_t>& dims, Typed i
 
 ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(graph_.results(node_)[i].ref.value).dtype; }
 
-int64_t OperatorCall::rank(size_t i) const {
-  const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is not a tensor");
-  return graph_.value(a.ref.value).rank;
-}
+int64_t OperatorCall::rank(size_t i) const { return graph_.value(value(i)).rank; }
 
 }  // namespace shadowgraph

@@ -1,6 +1,7 @@
 // The table of operators that kernels are compiled for. Internal to kernels/; also used by the operator card.
 #pragma once
 
+#include <bit>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -34,8 +35,8 @@ class ExpressionBuilder {
 
   Typed load(uint32_t operand, c10::ScalarType dtype);
   // `argument`: the position of the argument that the number comes from.
-  Typed scalar(double value, size_t argument);
-  Typed scalar(int64_t value, size_t argument);
+  Typed scalar(double value, size_t argument) { return scalar(std::bit_cast<int64_t>(value), kDouble, argument); }
+  Typed scalar(int64_t value, size_t argument) { return scalar(value, c10::ScalarType::Long, argument); }
   Typed constant(double value, c10::ScalarType dtype);
   // Rounds a value to `dtype`; appends nothing if that has no effect.
   Typed convert(Typed value, c10::ScalarType dtype);
@@ -55,7 +56,9 @@ class ExpressionBuilder {
   const std::vector<uint32_t>& scalar_arguments() const { return scalar_arguments_; }
 
  private:
+  static constexpr c10::ScalarType kDouble = c10::ScalarType::Double;
   Typed append(KernelExpression expression, c10::ScalarType dtype);
+  Typed scalar(int64_t bits, c10::ScalarType type, size_t argument);
   KernelProgram& program_;
   std::vector<int64_t> scalars_;
   std::vector<uint32_t> scalar_arguments_;
@@ -112,7 +115,9 @@ class OperatorCall {
 
  private:
   const Argument& argument(size_t i) const { return graph_.arguments(node_)[i]; }
-  void decide_by(size_t i) const { decisive_ |= uint64_t{1} << i; }
+  // Returns an argument that affects the program.
+  const Argument& deciding(size_t i, ArgumentKind kind, const char* what) const;
+  ValueId value(size_t i) const;
   const Graph& graph_;
   NodeId node_;
   Content content_;
@@ -148,8 +153,6 @@ struct KernelRow {
 
   const char* file = __builtin_FILE();  // the file of the row
 };
-
-// ---- Shared by several rows
 
 inline Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
 inline Typed divided(const Call& call, Typed a, Typed b) { return call.apply(Operation::kDivide, a, b); }

@@ -17,8 +17,6 @@ void reject_numbers_with_two_byte_dtypes(const Call& call, ScalarType common, st
   }
 }
 
-// ---- One operand
-
 template <Operation kOperation>
 Results same(const Call& call) {
   return {call.apply(kOperation, call.tensor(0))};
@@ -162,8 +160,6 @@ Results threshold_backward(const Call& call) {
   return {call.apply(Operation::kSelect, at_most, constant_of(call, 0, g), g)};
 }
 
-// ---- Two operands
-
 template <Operation kOperation>
 Results arithmetic(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
@@ -250,8 +246,6 @@ Results power(const Call& call) {
   throw UnsupportedError("powers other than 2, 3, 0.5, -0.5, -1 and -2");
 }
 
-// ---- Three and more
-
 Results where(const Call& call) {
   const ScalarType common = call.promoted({1, 2});
   const Typed condition = call.operand(0, ScalarType::Bool);
@@ -306,9 +300,8 @@ Results clamp(const Call& call) {
   return {x};
 }
 
-Results fill(const Call& call) { return {call.tensor(1)}; }
+Results second(const Call& call) { return {call.tensor(1)}; }
 Results zero(const Call& call) { return {call.build.constant(0, call.result_dtype())}; }
-Results copy(const Call& call) { return {call.tensor(1)}; }
 
 }  // namespace
 
@@ -317,8 +310,8 @@ std::vector<KernelRow> pointwise_rows() {
   return {
       {"clone", identity},
       {"_to_copy", identity},
-      {"copy_", copy},
-      {"fill_", fill},
+      {"copy_", second},
+      {"fill_", second},
       {"zero_", zero},
       {"neg", negate},
       {"abs", absolute},

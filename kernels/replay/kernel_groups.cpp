@@ -276,28 +276,9 @@ class Groups final : public KernelGroups {
 
   bool run(uint32_t number, std::span<c10::IValue> values) override {
     PreparedGroup& group = *prepared_[number];
-    const KernelFunction function = group.kernel != nullptr ? group.kernel->function() : nullptr;
-    if (function == nullptr || !matches_plan(group, values)) {
-      group.node_runs.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    Trial& trial = trial_of(group);
-    Trial::Implementation implementation = trial.verdict();
-    const bool measured = implementation == Trial::Implementation::kUnknown;
-    if (measured) implementation = trial.next();
-    const int64_t begin = measured ? trial.now() : 0;
-    if (implementation == Trial::Implementation::kOriginal) {
-      if (measured) group.began = begin;
-      group.node_runs.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    if (!launch_group(group, function, values)) {
-      group.node_runs.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    if (measured) trial.took(implementation, trial.now() - begin);
-    group.kernel_runs.fetch_add(1, std::memory_order_relaxed);
-    return true;
+    const bool ran = run_kernel(group, values);
+    (ran ? group.kernel_runs : group.node_runs).fetch_add(1, std::memory_order_relaxed);
+    return ran;
   }
 
   void nodes_ran(uint32_t number) override {
@@ -399,16 +380,14 @@ class Groups final : public KernelGroups {
       if (!value.isTensor() || !is_plain(value.toTensor(), device) || !fits(value.toTensor(), input.geometry))
         return false;
     }
-    for (const auto& [i, j] : group.apart) {
-      const auto begin = [&](uint32_t k) {
-        const at::Tensor& tensor = values[group.inputs[k].value.index].toTensor();
-        return static_cast<const char*>(tensor.const_data_ptr());
-      };
-      const char* const a = begin(i);
-      const char* const b = begin(j);
-      if (a < b + group.inputs[j].geometry.bytes && b < a + group.inputs[i].geometry.bytes) return false;
-    }
-    return true;
+    const auto begin = [&](uint32_t k) {
+      return static_cast<const char*>(values[group.inputs[k].value.index].toTensor().const_data_ptr());
+    };
+    return std::ranges::none_of(group.apart, [&](const auto& pair) {
+      const auto [i, j] = pair;
+      return begin(i) < begin(j) + group.inputs[j].geometry.bytes &&
+             begin(j) < begin(i) + group.inputs[i].geometry.bytes;
+    });
   }
 
   Trial& trial_of(PreparedGroup& group) {
@@ -418,6 +397,24 @@ class Groups final : public KernelGroups {
       group.trial.store(trial, std::memory_order_release);
     }
     return *trial;
+  }
+
+  // Returns false if the nodes run instead: they are faster, or to be measured.
+  bool run_kernel(PreparedGroup& group, std::span<c10::IValue> values) {
+    const KernelFunction function = group.kernel != nullptr ? group.kernel->function() : nullptr;
+    if (function == nullptr || !matches_plan(group, values)) return false;
+    Trial& trial = trial_of(group);
+    Trial::Implementation implementation = trial.verdict();
+    const bool measured = implementation == Trial::Implementation::kUnknown;
+    if (measured) implementation = trial.next();
+    const int64_t begin = measured ? trial.now() : 0;
+    if (implementation == Trial::Implementation::kOriginal) {
+      if (measured) group.began = begin;
+      return false;
+    }
+    if (!launch_group(group, function, values)) return false;
+    if (measured) trial.took(implementation, trial.now() - begin);
+    return true;
   }
 
   // Returns false if an index is out of range: the original nodes then report the error.

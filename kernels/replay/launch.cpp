@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <chrono>
 
 #include "shadowgraph/kernels/program.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 bool KernelBackend::launch(KernelFunction kernel, const KernelLaunch& launch) const {
@@ -30,17 +30,8 @@ bool KernelBackend::launch(KernelFunction kernel, const KernelLaunch& launch) co
 
 namespace {
 
-constexpr std::string_view kKernelWord = "kernel";
-constexpr std::string_view kOriginalWord = "original";
-
 // The kernel must be faster by this fraction of its time.
 constexpr int64_t kMargin = 32;
-
-// Formats "kernel 1200 3400": the verdict, and the best nanoseconds of both.
-std::string text_of(Trial::Implementation implementation, int64_t kernel, int64_t original) {
-  return fmt::format("{} {} {}", implementation == Trial::Implementation::kKernel ? kKernelWord : kOriginalWord, kernel,
-                     original);
-}
 
 }  // namespace
 
@@ -50,16 +41,15 @@ Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const Ke
     verdict_ = Implementation::kKernel;
     return;
   }
+  // "kernel 1200 3400": the verdict, and the best nanoseconds of both.
   const std::string known = cache_.verdict(kernel_, subject_);
-  const size_t space = known.find(' ');
-  if (space == std::string::npos) return;
-  const std::string_view word = std::string_view(known).substr(0, space);
-  const char* const end = known.data() + known.size();
-  const auto kernel_time = std::from_chars(known.data() + space + 1, end, kernel_best_);
-  if (kernel_time.ec != std::errc() || kernel_time.ptr == end) return;
-  std::from_chars(kernel_time.ptr + 1, end, original_best_);
-  if (word == kKernelWord) verdict_ = Implementation::kKernel;
-  if (word == kOriginalWord) verdict_ = Implementation::kOriginal;
+  const size_t word = std::min(known.find(' '), known.size());
+  const auto verdict = find_named<Implementation>(known.substr(0, word));
+  const auto times = parse_numbers<int64_t>(known.substr(std::min(word + 1, known.size())), ' ');
+  if (!verdict || !times || times->size() != 2) return;
+  verdict_ = *verdict;
+  kernel_best_ = times->front();
+  original_best_ = times->back();
 }
 
 // The order is k o o k k o o k ..., so that two alternating calls of a step (which differ in cache contents) get both
@@ -83,7 +73,7 @@ void Trial::took(Implementation implementation, int64_t nanoseconds) {
     // A few samples do not distinguish similar times; the original is kept then.
     const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
     const Implementation faster = pays ? Implementation::kKernel : Implementation::kOriginal;
-    decided = text_of(faster, kernel_best_, original_best_);
+    decided = fmt::format("{} {} {}", to_string(faster), kernel_best_, original_best_);
     verdict_.store(faster, std::memory_order_release);
   }
   cache_.set_verdict(kernel_, subject_, decided);

@@ -60,6 +60,9 @@ inline bool launch(const KernelBackend& backend, KernelFunction function, const 
 class Trial {
  public:
   enum class Implementation : uint8_t { kUnknown, kKernel, kOriginal };
+  friend constexpr auto enum_names(Implementation) {
+    return names_in_order<Implementation>("unknown", "kernel", "original");
+  }
 
   Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options);
 

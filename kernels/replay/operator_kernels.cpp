@@ -58,15 +58,17 @@ struct PreparedCall {
 
   // Returns kReady if all kernels are ready, kFailed if one failed.
   Kernel::State state() const {
-    bool ready = !parts.empty();
+    Kernel::State worst = parts.empty() ? Kernel::State::kFailed : Kernel::State::kReady;
     for (const Part& part : parts) {
       if (part.kernel->function() != nullptr) continue;
-      ready = false;
+      worst = Kernel::State::kPending;
       if (part.kernel->state() == Kernel::State::kFailed) return Kernel::State::kFailed;
     }
-    return ready ? Kernel::State::kReady : parts.empty() ? Kernel::State::kFailed : Kernel::State::kPending;
+    return worst;
   }
 };
+
+bool is_number(const c10::IValue& argument) { return argument.isInt() || argument.isDouble() || argument.isBool(); }
 
 int64_t scalar_bits(const c10::IValue& argument) {
   if (argument.isDouble()) return std::bit_cast<int64_t>(argument.toDouble());
@@ -219,24 +221,18 @@ struct OperatorEntry {
 };
 
 void append_value(const c10::IValue& argument, Words& words) {
-  if (argument.isInt()) {
-    words.push_back(argument.toInt());
-  } else if (argument.isDouble()) {
-    words.push_back(std::bit_cast<int64_t>(argument.toDouble()));
-  } else if (argument.isBool()) {
-    words.push_back(argument.toBool() ? 1 : 0);
+  const auto add_all = [&](const auto& list) {
+    words.push_back(static_cast<int64_t>(list.size()));
+    for (const int64_t element : list) words.push_back(element);
+  };
+  if (is_number(argument)) {
+    words.push_back(scalar_bits(argument));
   } else if (argument.isString()) {
-    const std::string& text = argument.toStringRef();
-    words.push_back(static_cast<int64_t>(text.size()));
-    for (const char c : text) words.push_back(c);
+    add_all(argument.toStringRef());
   } else if (argument.isIntList()) {
-    const auto list = argument.toIntList();
-    words.push_back(static_cast<int64_t>(list.size()));
-    for (const int64_t i : list) words.push_back(i);
+    add_all(argument.toIntList());
   } else if (argument.isBoolList()) {
-    const auto list = argument.toBoolList();
-    words.push_back(static_cast<int64_t>(list.size()));
-    for (const bool flag : list) words.push_back(flag ? 1 : 0);
+    add_all(argument.toBoolList());
   } else if (argument.isDevice()) {
     words.push_back(static_cast<int64_t>(argument.toDevice().type()) << 8 | (argument.toDevice().index() & 0xFF));
   }
@@ -271,8 +267,7 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
                       : argument.isDouble() ? 4
                       : argument.isBool()   ? 5
                                             : 6);
-      const bool number = argument.isInt() || argument.isDouble() || argument.isBool();
-      if (!number || ((decisive >> i) & 1U) != 0) append_value(argument, words);
+      if (!is_number(argument) || ((decisive >> i) & 1U) != 0) append_value(argument, words);
       continue;
     }
     const at::Tensor& tensor = argument.toTensor();

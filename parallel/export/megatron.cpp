@@ -67,9 +67,7 @@ std::optional<int64_t> recomputed_layers(const PlannedModel& model, const Traini
         fmt::format("Megatron-LM recomputes the same number of layers in each stage, but the plan has {} and {}", most,
                     recomputed));
   }
-  int64_t known = 0;
-  for (const std::string& module : plan.recomputed) known += is_layer(module) ? 1 : 0;
-  if (known != std::ssize(plan.recomputed)) {
+  if (!std::ranges::all_of(plan.recomputed, is_layer)) {
     throw UnsupportedError("Megatron-LM recomputes whole layers, but the plan recomputes parts of them");
   }
   return most;
@@ -104,20 +102,12 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
   return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
 }
 
-std::string attention_argument(const TrainingPlan& plan) {
-  switch (plan.attention) {
-    case AttentionKernel::kDevice:
-      return "";
-    case AttentionKernel::kFlash:
-      return "--attention-backend flash\n";
-    case AttentionKernel::kCudnn:
-      return "--attention-backend fused\n";
-    case AttentionKernel::kMath:
-      return "--attention-backend unfused\n";
-    case AttentionKernel::kEfficient:
-      break;
+std::string_view attention_backend(AttentionKernel kernel) {
+  using enum AttentionKernel;
+  if (kernel == kEfficient) {
+    throw UnsupportedError("Megatron-LM supports flash, fused (cudnn) and unfused (math) attention, but not efficient");
   }
-  throw UnsupportedError("Megatron-LM supports flash, fused (cudnn) and unfused (math) attention, but not efficient");
+  return kernel == kFlash ? "flash" : kernel == kCudnn ? "fused" : "unfused";
 }
 
 void check_schedule(const TrainingPlan& plan) {
@@ -188,7 +178,7 @@ PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-num-layers", *layers);
   }
   text += offload_arguments(model, plan);
-  text += attention_argument(plan);
+  if (plan.attention != AttentionKernel::kDevice) add("--attention-backend", attention_backend(plan.attention));
   if (request.bfloat16_gradients) add("--grad-reduce-in-bf16");
   if (request.float8) {
     add("--transformer-impl", "transformer_engine");

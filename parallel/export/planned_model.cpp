@@ -158,8 +158,7 @@ std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model
   }
   modules_of_stages(model, plan);
   std::vector<std::string> begins;
-  for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
-  begins.erase(begins.begin());
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) begins.push_back(plan.stages[stage].begins);
   const PipelineStages stages = PipelineStages::at_modules(step, begins);
   for (const TiedParameter& parameter : stages.tied()) tied.push_back(parameter.name);
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
@@ -344,10 +343,7 @@ void check_chain(const Graph& step, const std::string& name, const ExpertModule&
     there.insert(node);
   }
   const auto is_there = [&](ValueId value) { return there.contains(step.value(value).producer); };
-  const auto is_rows = [&](ValueId value) {
-    const auto sizes = step.sizes(value);
-    return !sizes.empty() && sizes[0] == rows;
-  };
+  const auto is_rows = [&](ValueId value) { return !step.sizes(value).empty() && step.sizes(value)[0] == rows; };
   for (NodeId node = module.products.front(); node != last; node = step.node(node).next) {
     if (there.contains(node) || step.node(node).phase != Graph::kForward) continue;
     bool some = false, all = true;

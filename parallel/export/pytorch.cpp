@@ -1,6 +1,5 @@
 // Exports plans as Python scripts: plan_runtime.py followed by the constants of the plan.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "codegen/literals.h"
 #include "ir/analysis/module_tree.h"
 #include "parallel/export/planned_model.h"
+#include "parallel/plan/candidate.h"
 #include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/graph/edit.h"
 #include "sharding/ranks/ranks.h"
@@ -21,13 +21,6 @@ namespace shadowgraph {
 std::span<const EmbeddedFile> engine_templates();
 
 namespace {
-
-std::string rows_of(const TrainingPlan& plan) {
-  const PipelineSize size{.ranks = static_cast<int32_t>(plan.pipeline),
-                          .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
-                          .microbatches = static_cast<int32_t>(plan.microbatches)};
-  return PipelineSchedule::named(plan.schedule, size).to_csv();
-}
 
 std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
                        const std::vector<std::string>& tied, const LinearCuts& cuts, const PlanExportOptions& request) {
@@ -51,7 +44,8 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"ZERO", plan.zero},
       {"SCHEDULE", plan.schedule},
       {"SCHEDULE_CLASS", schedule.torch_class},
-      {"SCHEDULE_ROWS", plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : ""},
+      {"SCHEDULE_ROWS",
+       plan.pipeline > 1 && schedule.torch_class.empty() ? schedule_of(plan, plan.microbatches).to_csv() : ""},
       {"V_SHAPED", schedule.v_shaped},
       {"SPLITS_BACKWARD", schedule.splits_backward},
       {"ORDER", model.order},
@@ -120,42 +114,31 @@ std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, cons
 std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts,
                                      const PlanExportOptions& request) {
   std::vector<std::string> all;
-  if (plan.tensor > 1) {
-    all.emplace_back("tensor parallelism: activations between layers and the output of the head are replicated");
-  }
-  if (plan.overlap != CollectiveOverlap::kNone) {
-    all.emplace_back("tensor parallelism: collectives are not overlapped; plan with --overlap none");
-  }
-  if (!cuts.widths.empty()) {
-    all.emplace_back("fused QKV layer: its weight is stored and saved as three");
-  }
-  if (plan.context > 1) {
-    all.emplace_back(
-        "context parallelism: attention uses the flash kernel, and the loss must account for chunked labels");
-  }
-  if (plan.experts > 1)
-    all.emplace_back("experts: ranks receive exactly the rows routed to them, without padding or dropping");
-  if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kMatmulsOfReductionsKept);
+  const auto note = [&](bool applies, std::string_view text) {
+    if (applies) all.emplace_back(text);
+  };
+  note(plan.tensor > 1, "tensor parallelism: activations between layers and the output of the head are replicated");
+  note(plan.overlap != CollectiveOverlap::kNone,
+       "tensor parallelism: collectives are not overlapped; plan with --overlap none");
+  note(!cuts.widths.empty(), "fused QKV layer: its weight is stored and saved as three");
+  note(plan.context > 1,
+       "context parallelism: attention uses the flash kernel, and the loss must account for chunked labels");
+  note(plan.experts > 1, "experts: ranks receive exactly the rows routed to them, without padding or dropping");
+  note(plan.tensor > 1 && !plan.selective.empty(), kMatmulsOfReductionsKept);
   note_zero(plan, all, ", in addition to the rank's shard");
   if (plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
     all.push_back(
         fmt::format("{}: torch keeps tensors used by both parts of backward until the second", plan.schedule));
   }
-  if (plan.zero > 0 && plan.pipeline > 1) {
-    all.emplace_back("gradients: torch's pipelines reduce them over data ranks once, after all micro-batches");
-  }
-  if (plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host) {
-    all.emplace_back("ZeRO 0: in float32, gradients are averaged after backward, without overlap");
-  }
+  note(plan.zero > 0 && plan.pipeline > 1,
+       "gradients: torch's pipelines reduce them over data ranks once, after all micro-batches");
+  note(plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host,
+       "ZeRO 0: in float32, gradients are averaged after backward, without overlap");
   note_offload(plan, all);
-  if (request.bfloat16_gradients) {
-    all.emplace_back("gradients: reduced in float32, in the plan in bfloat16");
-  }
-  if (request.float8) {
-    all.emplace_back(
-        "float8: not part of torch; convert the model in the --model function with torchao's "
-        "convert_to_float8_training");
-  }
+  note(request.bfloat16_gradients, "gradients: reduced in float32, in the plan in bfloat16");
+  note(request.float8,
+       "float8: not part of torch; convert the model in the --model function with torchao's "
+       "convert_to_float8_training");
   note_batch(plan, request, all);
   return all;
 }

@@ -31,16 +31,220 @@ constexpr uint32_t kFirstTied = 0x80000000U;  // plus the number of the tied par
 // RankStep::what of waits: their causes.
 constexpr uint32_t kWaitsForward = 0, kWaitsBackward = 1, kWaitsUnshard = 2, kWaitsReduce = 3;
 
-bool sends(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
-bool receives(const PipelineAction& a) { return a.work == kReceiveForward || a.work == kReceiveBackward; }
-bool is_backward(const PipelineAction& a) { return a.work == kBackward || a.work == kInputGradient; }
-
 // Key that matches a send with its receive: receiving stage, direction and micro-batch.
 uint64_t match_of(const PipelineAction& a) {
   const bool forward = a.work == kSendForward || a.work == kReceiveForward;
   const int32_t receiver = receives(a) ? a.stage : forward ? a.stage + 1 : a.stage - 1;
   return (uint64_t{forward} << 63) | (static_cast<uint64_t>(receiver) << 32) | static_cast<uint32_t>(a.microbatch);
 }
+
+// Replaces everything but the times of a rank.
+void take_bytes(PipelineRank& of, PipelineRank bytes) {
+  bytes.computing = of.computing;
+  bytes.optimizer = of.optimizer;
+  bytes.waits = of.waits;
+  of = std::move(bytes);
+}
+
+class RankMemory {
+ public:
+  // `schedule` must include transfers. All arguments must outlive this object.
+  RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options,
+             int32_t rank)
+      : stages_(stages),
+        parts_(stages.parts()),
+        schedule_(schedule),
+        options_(options),
+        rank_(rank),
+        allocator_(options.allocator),
+        gradients_(parts_.stages.size()),
+        in_flight_(parts_.stages.size(), 0) {
+    for (int32_t s = 0; s < schedule.stages(); ++s) {
+      if (!is_here(s)) continue;
+      rank_stages_.push_back(s);
+      gradients_[static_cast<size_t>(s)].resize(part(s).slots);
+    }
+  }
+
+  // Runs two training steps and records the second. `actions`: the rank's compute and transfer actions, in order.
+  void run(PipelineRank& of, std::span<PipelineActionTime> actions) {
+    const auto keep = [this](int64_t bytes) {
+      Held held;
+      take(held, bytes);
+    };
+    for (const int32_t s : rank_stages_) {
+      for (const int64_t bytes : part(s).resident) keep(bytes);
+      for (const int64_t bytes : part(s).experts) keep(bytes);
+      for (const int64_t bytes : part(s).state) keep(bytes);
+      if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
+      for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
+      if (!options_.preallocate_receives) continue;
+      for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
+        if (!is_here(s - 1)) {
+          for (const PieceEvent& event : part(s).received) keep(event.bytes);
+        }
+        if (!is_here(s + 1)) {
+          for (const PieceEvent& event : part(s).received_gradients) keep(event.bytes);
+        }
+      }
+    }
+    // Forward and backward run on separate threads, each with its own cuBLAS handle.
+    for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
+    const int64_t resident = live_;
+    step({});
+    figures_ = {.resident = resident, .peak = resident};
+    step(actions);
+    figures_.stages = rank_stages_;
+    figures_.allocated_peak = allocator_.stats().allocated.peak;
+    figures_.reserved_peak = allocator_.stats().reserved.peak;
+    take_bytes(of, std::move(figures_));
+  }
+
+ private:
+  struct Held {
+    CachingAllocator::Handle handle;
+    int64_t bytes = 0;
+  };
+  using Slots = std::vector<Held>;
+
+  void take(Held& held, int64_t bytes) {
+    if (parts_.has_allocator) held.handle = allocator_.allocate(bytes);
+    held.bytes = bytes;
+    live_ += bytes;
+    if (live_ > figures_.peak) {
+      figures_.peak = live_;
+      figures_.peak_at = now_;
+    }
+  }
+
+  void drop(Held& held) {
+    if (parts_.has_allocator) allocator_.free(held.handle);
+    live_ -= held.bytes;
+    held = {};
+  }
+  void drop_all(Slots& slots) {
+    for (Held& held : slots) {
+      if (held.bytes > 0) drop(held);
+    }
+  }
+
+  // If a weight's gradient exists, a new one is accumulated into it and freed.
+  void play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
+    for (const PieceEvent& event : events) {
+      const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
+      const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
+      if (event.slot == PieceEvent::kScratch || is_added) {
+        Held transient;
+        take(transient, event.bytes);
+        drop(transient);
+      } else if (gradient) {
+        take(gradients[event.slot], event.bytes);
+      } else if (event.bytes > 0) {
+        take(slots[event.slot], event.bytes);
+      } else if (slots[event.slot].bytes > 0) {
+        drop(slots[event.slot]);
+      }
+    }
+  }
+
+  void act(const PipelineAction& a) {
+    now_ = a;
+    if (sends(a)) return;
+    const StagePart& of = part(a.stage);
+    Slots& slots = slots_of(a.stage, a.microbatch);
+    Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
+    if (a.work == kReceiveForward) return receive(of.received, slots);
+    if (a.work == kReceiveBackward) return receive(of.received_gradients, slots);
+    if (!computes(a)) return;
+    play(of.pieces[a.work], of, slots, gradients);
+    count(a);
+    // Within a rank, the gradient is passed to the previous stage directly.
+    if (is_backward(a) && is_here(a.stage - 1)) {
+      Slots& before = slots_of(a.stage - 1, a.microbatch);
+      for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
+    }
+    forget_if_empty(a.stage, a.microbatch);
+  }
+
+  void receive(std::span<const PieceEvent> events, Slots& slots) {
+    if (options_.preallocate_receives) return;
+    for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
+  }
+
+  void count(const PipelineAction& a) {
+    const StageCosts& of = stages_.of(a.stage);
+    if (a.work == kForward) {
+      ++in_flight_[static_cast<size_t>(a.stage)];
+      carried_ += of.carried;
+      on_host_ += of.on_host;
+    } else if (a.work == kBackward || a.work == kWeightGradient) {
+      --in_flight_[static_cast<size_t>(a.stage)];
+      carried_ -= of.carried;
+      on_host_ -= of.on_host;
+    }
+    figures_.host_peak = std::max(figures_.host_peak, on_host_);
+    figures_.activations_peak = std::max(figures_.activations_peak, carried_);
+    figures_.microbatches_peak =
+        std::max(figures_.microbatches_peak, std::accumulate(in_flight_.begin(), in_flight_.end(), int32_t{0}));
+  }
+
+  void step(std::span<PipelineActionTime> actions) {
+    size_t at = 0;
+    for (const PipelineAction& a : schedule_.of(rank_)) {
+      if (!computes(a) && !transfers(a)) continue;
+      act(a);
+      if (at < actions.size()) actions[at++].live = live_;
+    }
+    optimizer_step();
+    // zero_grad, and tensors that the program keeps until the end of the step.
+    for (auto& [key, slots] : slots_) drop_all(slots);
+    slots_.clear();
+    for (Slots& gradients : gradients_) drop_all(gradients);
+  }
+
+  void optimizer_step() {
+    now_ = {.stage = -1};
+    for (const int32_t s : rank_stages_) {
+      Slots slots(part(s).slots);
+      play(part(s).optimizer, part(s), slots, slots);
+      drop_all(slots);
+    }
+  }
+
+  static uint64_t key_of(int32_t stage, int32_t microbatch) {
+    return static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
+  }
+  Slots& slots_of(int32_t stage, int32_t microbatch) {
+    Slots& slots = slots_[key_of(stage, microbatch)];
+    if (slots.empty()) slots.resize(part(stage).slots);
+    return slots;
+  }
+
+  // Removes finished micro-batches, of which there may be thousands.
+  void forget_if_empty(int32_t stage, int32_t microbatch) {
+    const auto found = slots_.find(key_of(stage, microbatch));
+    if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
+  }
+
+  const StagePart& part(int32_t stage) const { return parts_.stages[static_cast<size_t>(stage)]; }
+  bool is_here(int32_t stage) const {
+    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == rank_;
+  }
+
+  const PipelineStages& stages_;
+  const StageParts& parts_;
+  const PipelineSchedule& schedule_;
+  const PipelineRunOptions& options_;
+  int32_t rank_;
+  std::vector<int32_t> rank_stages_;
+  CachingAllocator allocator_;
+  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while non-empty
+  std::vector<Slots> gradients_;               // by stage
+  std::vector<int32_t> in_flight_;             // by stage: micro-batches in flight
+  PipelineAction now_{.stage = -1};
+  int64_t live_ = 0, carried_ = 0, on_host_ = 0;
+  PipelineRank figures_;
+};
 
 }  // namespace
 
@@ -90,8 +294,7 @@ class PipelineClock {
  private:
   // Seconds of an action: compute, and exposed communication inside it.
   struct Parts {
-    double computing = 0;
-    double exposed = 0;
+    double computing = 0, exposed = 0;
   };
   RankProgram program_of(int32_t rank) const {
     RankProgram program;
@@ -106,7 +309,7 @@ class PipelineClock {
     for (uint32_t i = 0; i < row.size(); ++i) {
       const PipelineAction& a = row[i];
       if (sends(a)) {
-        sent[match_of(a)] = program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+        sent[match_of(a)] = program.send(other_end(a), match_of(a), transfer_seconds(a), i);
       } else if (const auto send = waited_send(a)) {
         const uint32_t cause = *send == kSendForward ? kWaitsForward : kWaitsBackward;
         program.wait(sent.at(match_of({.work = *send, .stage = a.stage, .microbatch = a.microbatch})), cause);
@@ -114,8 +317,7 @@ class PipelineClock {
         program.wait(reduces_of[a.stage].front(), kWaitsReduce);
         reduces_of[a.stage].pop_front();
       } else if (receives(a)) {
-        received[match_of(a)] =
-            program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+        received[match_of(a)] = program.receive(other_end(a), match_of(a), transfer_seconds(a), i);
       } else if (a.work == kUnshard || a.work == kReduceGradients) {
         const StageCosts& of = stages_.of(a.stage);
         const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
@@ -123,8 +325,7 @@ class PipelineClock {
         if (a.work == kUnshard) {
           unshards[a.stage] = step;
         } else {
-          reduces.push_back(step);
-          reduces_of[a.stage].push_back(step);
+          reduces_of[a.stage].push_back(reduces.emplace_back(step));
         }
       } else if (computes(a)) {
         // Overlapping actions start together, when all of their operands have arrived.
@@ -136,11 +337,7 @@ class PipelineClock {
                 received.find(match_of({.work = work, .stage = row[k].stage, .microbatch = row[k].microbatch}));
             if (found != received.end()) program.wait(found->second, cause);
           };
-          const auto gathered = unshards.find(row[k].stage);
-          if (gathered != unshards.end()) {
-            program.wait(gathered->second, kWaitsUnshard);
-            unshards.erase(gathered);
-          }
+          if (const auto gathered = unshards.extract(row[k].stage)) program.wait(gathered.mapped(), kWaitsUnshard);
           if (row[k].work == kForward) wait_for(kReceiveForward, kWaitsForward);
           if (is_backward(row[k])) wait_for(kReceiveBackward, kWaitsBackward);
           together.push_back(parts_of(row[k], backwards));
@@ -174,7 +371,6 @@ class PipelineClock {
     const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
     const double input = of.input_gradient - of.exposed.input_gradient;
     const double weight = of.weight_gradient - of.exposed.weight_gradient;
-    if (!computes(a)) return {};
     const double computing = a.work == kForward         ? of.forward - of.exposed.forward
                              : a.work == kBackward      ? input + weight + adding()
                              : a.work == kInputGradient ? input
@@ -205,8 +401,7 @@ class PipelineClock {
   }
 
   double transfer_seconds(const PipelineAction& a) const {
-    const auto sender =
-        static_cast<size_t>(receives(a) ? (a.work == kReceiveForward ? a.stage - 1 : a.stage + 1) : a.stage);
+    const auto sender = static_cast<size_t>(receives(a) ? other_stage(a) : a.stage);
     return a.work == kSendForward || a.work == kReceiveForward ? transfers_[sender].forward
                                                                : transfers_[sender].backward;
   }
@@ -219,10 +414,10 @@ class PipelineClock {
     return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
   }
 
-  int32_t other_end(const PipelineAction& a) const {
-    const bool up = a.work == kSendForward || a.work == kReceiveBackward;
-    return schedule_.rank_of(a.stage + (up ? 1 : -1));
+  static int32_t other_stage(const PipelineAction& a) {
+    return a.work == kSendForward || a.work == kReceiveBackward ? a.stage + 1 : a.stage - 1;
   }
+  uint32_t other_end(const PipelineAction& a) const { return static_cast<uint32_t>(schedule_.rank_of(other_stage(a))); }
 
   void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const {
     const auto steps = program.steps();
@@ -272,220 +467,6 @@ class PipelineClock {
   std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
 };
 
-using enum PipelineWork;
-
-class RankMemory {
- public:
-  // `schedule` must include transfers. All arguments must outlive this object.
-  RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options,
-             int32_t rank)
-      : stages_(stages),
-        parts_(stages.parts()),
-        schedule_(schedule),
-        options_(options),
-        rank_(rank),
-        allocator_(options.allocator),
-        gradients_(parts_.stages.size()),
-        in_flight_(parts_.stages.size(), 0) {
-    for (int32_t s = 0; s < schedule.stages(); ++s) {
-      if (!is_here(s)) continue;
-      rank_stages_.push_back(s);
-      gradients_[static_cast<size_t>(s)].resize(part(s).slots);
-    }
-  }
-
-  // Runs two training steps and records the second. `actions`: the rank's compute and transfer actions, in order.
-  void run(PipelineRank& of, std::span<PipelineActionTime> actions) {
-    const auto keep = [this](int64_t bytes) {
-      Held held;
-      take(held, bytes);
-    };
-    for (const int32_t s : rank_stages_) {
-      for (const int64_t bytes : part(s).resident) keep(bytes);
-      for (const int64_t bytes : part(s).experts) keep(bytes);
-      for (const int64_t bytes : part(s).state) keep(bytes);
-      if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
-      for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
-      if (!options_.preallocate_receives) continue;
-      for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
-        if (!is_here(s - 1)) {
-          for (const PieceEvent& event : part(s).received) keep(event.bytes);
-        }
-        if (!is_here(s + 1)) {
-          for (const PieceEvent& event : part(s).received_gradients) keep(event.bytes);
-        }
-      }
-    }
-    // Forward and backward run on separate threads, each with its own cuBLAS handle.
-    for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
-    const int64_t resident = live_;
-    step({});
-    figures_ = {};
-    figures_.peak = resident;
-    step(actions);
-    of.resident = resident;
-    of.peak = figures_.peak;
-    of.peak_at = figures_.peak_at;
-    of.activations_peak = figures_.activations_peak;
-    of.host_peak = figures_.host_peak;
-    of.microbatches_peak = figures_.microbatches_peak;
-    of.stages = rank_stages_;
-    of.allocated_peak = allocator_.stats().allocated.peak;
-    of.reserved_peak = allocator_.stats().reserved.peak;
-  }
-
- private:
-  struct Held {
-    CachingAllocator::Handle handle;
-    int64_t bytes = 0;
-  };
-  using Slots = std::vector<Held>;
-
-  void take(Held& held, int64_t bytes) {
-    if (parts_.has_allocator) held.handle = allocator_.allocate(bytes);
-    held.bytes = bytes;
-    live_ += bytes;
-    if (live_ > figures_.peak) {
-      figures_.peak = live_;
-      figures_.peak_at = now_;
-    }
-  }
-
-  void drop(Held& held) {
-    if (parts_.has_allocator) allocator_.free(held.handle);
-    live_ -= held.bytes;
-    held = {};
-  }
-
-  // If a weight's gradient exists, a new one is accumulated into it and freed.
-  void play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
-    for (const PieceEvent& event : events) {
-      const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
-      const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
-      if (event.slot == PieceEvent::kScratch || is_added) {
-        Held transient;
-        take(transient, event.bytes);
-        drop(transient);
-      } else if (gradient) {
-        take(gradients[event.slot], event.bytes);
-      } else if (event.bytes > 0) {
-        take(slots[event.slot], event.bytes);
-      } else if (slots[event.slot].bytes > 0) {
-        drop(slots[event.slot]);
-      }
-    }
-  }
-
-  void act(const PipelineAction& a) {
-    now_ = a;
-    if (a.work == kSendForward || a.work == kSendBackward) return;
-    const StagePart& of = part(a.stage);
-    Slots& slots = slots_of(a.stage, a.microbatch);
-    Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
-    if (a.work == kReceiveForward) return receive(of.received, slots);
-    if (a.work == kReceiveBackward) return receive(of.received_gradients, slots);
-    if (!computes(a)) return;
-    play(of.pieces[a.work], of, slots, gradients);
-    count(a);
-    // Within a rank, the gradient is passed to the previous stage directly.
-    if ((a.work == kBackward || a.work == kInputGradient) && is_here(a.stage - 1)) {
-      Slots& before = slots_of(a.stage - 1, a.microbatch);
-      for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
-    }
-    forget_if_empty(a.stage, a.microbatch);
-  }
-
-  void receive(std::span<const PieceEvent> events, Slots& slots) {
-    if (options_.preallocate_receives) return;
-    for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
-  }
-
-  void count(const PipelineAction& a) {
-    const StageCosts& of = stages_.of(a.stage);
-    if (a.work == kForward) {
-      ++in_flight_[static_cast<size_t>(a.stage)];
-      carried_ += of.carried;
-      on_host_ += of.on_host;
-    } else if (a.work == kBackward || a.work == kWeightGradient) {
-      --in_flight_[static_cast<size_t>(a.stage)];
-      carried_ -= of.carried;
-      on_host_ -= of.on_host;
-    }
-    figures_.host_peak = std::max(figures_.host_peak, on_host_);
-    figures_.activations_peak = std::max(figures_.activations_peak, carried_);
-    figures_.microbatches_peak =
-        std::max(figures_.microbatches_peak, std::accumulate(in_flight_.begin(), in_flight_.end(), int32_t{0}));
-  }
-
-  void step(std::span<PipelineActionTime> actions) {
-    size_t at = 0;
-    for (const PipelineAction& a : schedule_.of(rank_)) {
-      if (!computes(a) && !transfers(a)) continue;
-      act(a);
-      if (at < actions.size()) actions[at++].live = live_;
-    }
-    optimizer_step();
-    // zero_grad, and tensors that the program keeps until the end of the step.
-    for (auto& [key, slots] : slots_) {
-      for (Held& held : slots) {
-        if (held.bytes > 0) drop(held);
-      }
-    }
-    slots_.clear();
-    for (Slots& gradients : gradients_) {
-      for (Held& held : gradients) {
-        if (held.bytes > 0) drop(held);
-      }
-    }
-  }
-
-  void optimizer_step() {
-    now_ = {.stage = -1};
-    for (const int32_t s : rank_stages_) {
-      Slots slots(part(s).slots);
-      const StagePart& of = part(s);
-      play(of.optimizer, of, slots, slots);
-      for (Held& held : slots) {
-        if (held.bytes > 0) drop(held);
-      }
-    }
-  }
-
-  static uint64_t key_of(int32_t stage, int32_t microbatch) {
-    return static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
-  }
-  Slots& slots_of(int32_t stage, int32_t microbatch) {
-    Slots& slots = slots_[key_of(stage, microbatch)];
-    if (slots.empty()) slots.resize(part(stage).slots);
-    return slots;
-  }
-
-  // Removes finished micro-batches, of which there may be thousands.
-  void forget_if_empty(int32_t stage, int32_t microbatch) {
-    const auto found = slots_.find(key_of(stage, microbatch));
-    if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
-  }
-
-  const StagePart& part(int32_t stage) const { return parts_.stages[static_cast<size_t>(stage)]; }
-  bool is_here(int32_t stage) const {
-    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == rank_;
-  }
-
-  const PipelineStages& stages_;
-  const StageParts& parts_;
-  const PipelineSchedule& schedule_;
-  const PipelineRunOptions& options_;
-  int32_t rank_;
-  std::vector<int32_t> rank_stages_;
-  CachingAllocator allocator_;
-  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while non-empty
-  std::vector<Slots> gradients_;               // by stage
-  std::vector<int32_t> in_flight_;             // by stage: micro-batches in flight
-  PipelineAction now_{.stage = -1};
-  int64_t live_ = 0, carried_ = 0, on_host_ = 0;
-  PipelineRank figures_;
-};
-
 const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
   static const auto table =
       OptionTable<PipelineRunOptions>()
@@ -523,11 +504,7 @@ PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& sched
 
 void PipelineRun::take_bytes(const PipelineRun& other) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    PipelineRank bytes = other.ranks_[rank];
-    bytes.computing = ranks_[rank].computing;
-    bytes.optimizer = ranks_[rank].optimizer;
-    bytes.waits = ranks_[rank].waits;
-    ranks_[rank] = std::move(bytes);
+    shadowgraph::take_bytes(ranks_[rank], other.ranks_[rank]);
     for (size_t i = 0; i < actions_[rank].size(); ++i) actions_[rank][i].live = other.actions_[rank][i].live;
   }
 }

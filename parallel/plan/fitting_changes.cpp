@@ -33,7 +33,7 @@ class FittingChanges {
     std::string text = fmt::format("no plan of {} fits in {} on each of {} devices", source_.name, human_bytes(memory_),
                                    request_.devices);
     lift_constraints();
-    if (has_plans()) {
+    if (first_fitting_plan(source_, request_, cache_, kEverything)) {
       offload();
       more_memory();
       smaller_state();
@@ -42,9 +42,10 @@ class FittingChanges {
           "no plan of {} exists for {} devices and {} samples per step: no tensor-parallel degree, pipeline degree and "
           "micro-batch in the search space divides them",
           source_.name, request_.devices, request_.batch);
-      more_samples();
+      more(&ClusterRequest::batch, 1, "samples per step");
     }
-    more_devices();
+    const int64_t machine = request_.links.levels.empty() ? 1 : request_.links.levels.front().size;
+    more(&ClusterRequest::devices, machine > 0 && request_.devices % machine == 0 ? machine : 1, "devices");
     shorter_sequences();
     std::ranges::stable_sort(found_, {}, &Change::size);
     if (found_.empty()) return text + "; neither more memory, nor more devices, nor shorter sequences would fit";
@@ -56,8 +57,6 @@ class FittingChanges {
  private:
   // The limit for estimated bytes, given how much simulations have exceeded estimates.
   int64_t estimated_limit(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
-
-  bool has_plans() { return first_fitting_plan(source_, request_, cache_, kEverything).has_value(); }
 
   // Simulates a changed request, and records the change if a plan fits.
   bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
@@ -105,9 +104,7 @@ class FittingChanges {
     const bool state = device.host && device.host->bandwidth > 0 && request_.state.optimizer;
     bool fits = device.host && with("activations", {Offload::kActivations});
     fits = (state && with("the optimizer", {Offload::kOptimizer})) || fits;
-    if (state && !fits) {
-      with("activations and the optimizer", {Offload::kActivations, Offload::kOptimizer});
-    }
+    if (state && !fits) with("activations and the optimizer", {Offload::kActivations, Offload::kOptimizer});
   }
 
   void smaller_state() {
@@ -189,14 +186,6 @@ class FittingChanges {
     }
   }
 
-  void more_devices() {
-    const int64_t machine = request_.links.levels.empty() ? 1 : request_.links.levels.front().size;
-    const int64_t step = machine > 0 && request_.devices % machine == 0 ? machine : 1;
-    more(&ClusterRequest::devices, step, "devices");
-  }
-
-  void more_samples() { more(&ClusterRequest::batch, 1, "samples per step"); }
-
   void more(int64_t ClusterRequest::*count, int64_t step, const char* what) {
     const int64_t now = request_.*count;
     least(
@@ -223,11 +212,7 @@ class FittingChanges {
     };
     int64_t shortest = request_.sequence;
     for (int64_t half = request_.sequence / 2; half >= kShortest && longest == 0; half /= 2) {
-      if (fits(half)) {
-        longest = half;
-      } else {
-        shortest = half;
-      }
+      (fits(half) ? longest : shortest) = half;
     }
     if (longest == 0) return;
     const int64_t step = std::max<int64_t>(1, longest / 8);

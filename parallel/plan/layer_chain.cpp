@@ -70,14 +70,6 @@ std::vector<int64_t> transient_of(const PipelineStages& stages, const TrainingSt
   return transient;
 }
 
-// Sum over units first to last - 1 and the joins between them, from prefix sums.
-template <class Sums, class Number>
-Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
-               Number Sums::*figure) {
-  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
-  return units[at(last)].*figure - units[at(first)].*figure + joins[at(last - 1)].*figure - joins[at(first)].*figure;
-}
-
 }  // namespace
 
 std::pair<size_t, size_t> number_in_path(const std::string& path) {
@@ -286,26 +278,17 @@ StageCosts LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle
 }
 
 ChainSeconds LayerChain::seconds(int64_t first, int64_t last) const {
-  const auto sum = [&](double Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
-  return {sum(&Sums::forward), sum(&Sums::backward), sum(&Sums::copies)};
-}
-int64_t LayerChain::carried(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::carried);
-}
-int64_t LayerChain::on_host(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::on_host);
-}
-int64_t LayerChain::awaiting(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::awaiting);
+  return {between(first, last, &Sums::forward), between(first, last, &Sums::backward),
+          between(first, last, &Sums::copies)};
 }
 int64_t LayerChain::parameters(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::parameters) - counted_twice(first, last).parameters;
+  return between(first, last, &Sums::parameters) - counted_twice(first, last).parameters;
 }
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::weights) - counted_twice(first, last).weights;
+  return between(first, last, &Sums::weights) - counted_twice(first, last).weights;
 }
 StageCosts LayerChain::model_state(int64_t first, int64_t last) const {
-  const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
+  const auto all = [&](int64_t Sums::*figure) { return between(first, last, figure); };
   const StageCosts duplicates = counted_twice(first, last);
   return {.weights = all(&Sums::weights) - duplicates.weights,
           .expert_weights = all(&Sums::expert_weights),
@@ -313,9 +296,6 @@ StageCosts LayerChain::model_state(int64_t first, int64_t last) const {
           .expert_parameters = all(&Sums::expert_parameters),
           .optimizer_state = all(&Sums::state) - duplicates.optimizer_state,
           .gradients = all(&Sums::gradients) - duplicates.gradients};
-}
-int64_t LayerChain::fixed(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::fixed);
 }
 
 int64_t LayerChain::flops(int64_t first, int64_t last) const {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/layer_chain.h"
@@ -94,13 +93,13 @@ bool LayerCosts::by_curve() const {
 
 std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) const {
   std::vector<StepLevel> levels;
+  const std::vector<std::string> names = layers();
   levels.push_back({Recompute::kNone, false, clone(kept)});
   levels.push_back({Recompute::kSelective, false, clone(kept)});
-  apply_recompute(levels.back().step, {}, layers());
+  apply_recompute(levels.back().step, {}, names);
   levels.push_back({Recompute::kFull, false, clone(kept)});
-  apply_recompute(levels.back().step, layers(), {});
+  apply_recompute(levels.back().step, names, {});
   if (by_curve()) {
-    const std::vector<std::string> names = layers();
     const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
     for (KeptResults& option : kept_result_options(kept, names[names.size() / 2], options)) {
       levels.push_back({Recompute::kCurve, false, clone(kept), option});
@@ -111,7 +110,7 @@ std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) cons
   const size_t on_device = levels.size();
   for (size_t level = 0; request_.may_offload(Offload::kActivations) && level < on_device; ++level) {
     levels.push_back({levels[level].what, true, clone(levels[level].step), levels[level].keeps});
-    apply_offload(levels.back().step, layers());
+    apply_offload(levels.back().step, names);
   }
   return levels;
 }

@@ -148,7 +148,9 @@ class PlanSearch {
       // Lower memory limits make plans slower, possibly slower than candidates not estimated yet.
       const double quickest = trials_.front().estimate.seconds / best_estimate_;
       if (quickest > near) search_within(1.001 * quickest);
-      Trial trial = pop();
+      std::ranges::pop_heap(trials_, kSlower);
+      Trial trial = std::move(trials_.back());
+      trials_.pop_back();
       const auto estimated = static_cast<double>(trial.estimate.bytes);
       const auto memory = static_cast<double>(answer_.memory);
       const auto known = excess.find(trial.candidate->plan().layout);
@@ -157,7 +159,7 @@ class PlanSearch {
         continue;
       }
       if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // the full schedule does not exist
-      SimulatedPlan result = simulate(*trial.candidate, trial.estimate);
+      SimulatedPlan result = simulate(trial.candidate->with(trial.estimate), trial.estimate);
       double& least = excess.try_emplace(result.plan.layout, kForever).first->second;
       least = std::min(least, static_cast<double>(result.bytes()) / estimated);
       if (fits(result)) {
@@ -180,18 +182,6 @@ class PlanSearch {
     count();
   }
 
-  void push(Trial trial) {
-    trials_.push_back(std::move(trial));
-    std::ranges::push_heap(trials_, kSlower);
-  }
-
-  Trial pop() {
-    std::ranges::pop_heap(trials_, kSlower);
-    Trial trial = std::move(trials_.back());
-    trials_.pop_back();
-    return trial;
-  }
-
   void retry_within(Trial trial, int64_t memory) {
     constexpr int kMostTries = 7;
     std::optional<Estimate> less;
@@ -208,11 +198,12 @@ class PlanSearch {
     if (!less) return;
     trial.estimate = std::move(*less);
     trial.memory = memory;
-    push(std::move(trial));
+    trials_.push_back(std::move(trial));
+    std::ranges::push_heap(trials_, kSlower);
   }
 
-  SimulatedPlan simulate(const Candidate& candidate, const Estimate& estimate) {
-    SimulatedPlan result = cache_.simulator.of(source_, request(), candidate.with(estimate));
+  SimulatedPlan simulate(TrainingPlan plan, const Estimate& estimate) {
+    SimulatedPlan result = cache_.simulator.of(source_, request(), std::move(plan));
     result.estimated = estimate.seconds;
     result.estimated_bytes = estimate.bytes;
     ++answer_.counted["simulated"];
@@ -233,7 +224,7 @@ class PlanSearch {
       std::optional<Estimate> more =
           trial.candidate->estimate_within(schedules_, trial.memory + left, kForever, trial.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
-        SimulatedPlan faster = simulate(*trial.candidate, *more);
+        SimulatedPlan faster = simulate(trial.candidate->with(*more), *more);
         if (fits(faster) && faster.run.seconds() < seconds) {
           more->seconds = faster.run.seconds();
           trial.estimate = std::move(*more);
@@ -249,11 +240,8 @@ class PlanSearch {
     for (const double excess : {1.02, 1.05, 1.1}) {
       const auto found = first_fitting(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
       if (!found || schedules_.full(found->plan) == nullptr) continue;
-      SimulatedPlan result = cache_.simulator.of(source_, request(), found->plan);
-      ++answer_.counted["simulated"];
+      SimulatedPlan result = simulate(found->plan, found->estimate);
       if (!fits(result)) continue;
-      result.estimated = found->estimate.seconds;
-      result.estimated_bytes = found->estimate.bytes;
       answer_.bound = std::min(answer_.bound, found->estimate.seconds);
       answer_.simulated.push_back(std::move(result));
       return;
@@ -271,7 +259,7 @@ class PlanSearch {
 
   // For each option, finds the best plan for every other value.
   void add_neighbors() {
-    const auto look = [&](const char* name, const auto& knob) {
+    const auto look = [&](const std::string& name, const auto& knob) {
       const std::string chosen = knob(answer_.best().plan);
       std::map<std::string, std::vector<Candidate*>> values;  // least bound first
       for (Candidate& candidate : candidates_) values[knob(candidate.plan())].push_back(&candidate);
@@ -282,7 +270,7 @@ class PlanSearch {
     look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
     for (const auto& row : TrainingPlan::table().rows()) {
       if (row.group == kNeighbors)
-        look(row.flag().c_str() + 2, [&](const TrainingPlan& plan) { return row.print(plan).front(); });
+        look(row.flag().substr(2), [&](const TrainingPlan& plan) { return row.print(plan).front(); });
     }
     look("schedule", [](const TrainingPlan& plan) {
       return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
@@ -299,10 +287,8 @@ class PlanSearch {
       const LayoutCosts* costs = costs_.of(LayoutSizes::of(plan));
       if (costs == nullptr) continue;
       plan.stages.clear();
-      plan.recomputed.clear();
-      plan.selective.clear();
       plan.in_part.clear();
-      plan.offloaded.clear();
+      for (auto* const layers : {&plan.recomputed, &plan.selective, &plan.offloaded}) layers->clear();
       const RecomputeLadders& ladders =
           ladders_.emplace_back(costs->chains.at(best.experts), request().recompute, true);
       Candidate candidate(std::move(plan), ladders, request());

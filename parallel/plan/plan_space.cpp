@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "parallel/plan/candidate.h"
 #include "parallel/schedule/known_schedules.h"
@@ -30,8 +29,6 @@ std::vector<int64_t> divisors(int64_t number) {
   }
   return all;
 }
-
-constexpr int64_t kMostStagesPerRank = 8;
 
 std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pipeline, int64_t stages_per_rank) {
   std::vector<std::string> names;
@@ -148,7 +145,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
     if (data * context % experts != 0) continue;
     if (data * micro_batch > request.batch) continue;  // some ranks would have no sample
     const int64_t microbatches = (request.batch + data * micro_batch - 1) / (data * micro_batch);
-    for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, kMostStagesPerRank})) {
+    for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, 8})) {
       if (pipeline * stages_per_rank > units) continue;
       for (const std::string& schedule : schedules_of(request, pipeline, stages_per_rank)) {
         for (const int zero : data* context == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
@@ -217,9 +214,8 @@ void check_links(const ClusterRequest& request) {
                     "level, or omit its size",
                     links.name, links.levels.back().size, links.levels.back().name, request.devices));
   }
-  constexpr std::array<const char*, 2> kNamed{"tp", "dp"};
   for (const auto& [axis, figures] : links.axes) {
-    if (std::ranges::find(kNamed, axis) != kNamed.end()) continue;
+    if (axis == "tp" || axis == "dp") continue;
     throw Error(fmt::format("the interconnect '{}' has costs for the unknown axis '{}'; plans have the axes tp and dp",
                             links.name, axis));
   }

@@ -74,11 +74,8 @@ std::string to_text(const ClusterPlan& answer) {
     text += "matmuls of layers in float8, not the head; percentages are of the bfloat16 peak\n";
   if (answer.worst_routing) {
     const auto& [seconds, bytes] = *answer.worst_routing;
-    text += fmt::format("balanced routing, {}; worst case, all rows on one expert rank: {} and {}\n",
-                        answer.request.expert_capacity == 1
-                            ? "capacity factor 1"
-                            : fmt::format("capacity factor {}", answer.request.expert_capacity),
-                        human_seconds(seconds), human_bytes(bytes));
+    text += fmt::format("balanced routing, capacity factor {}; worst case, all rows on one expert rank: {} and {}\n",
+                        answer.request.expert_capacity, human_seconds(seconds), human_bytes(bytes));
   }
   text +=
       fmt::format("layers per stage (of which recomputed{}{}{}): {}\n",

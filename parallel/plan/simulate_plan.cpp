@@ -31,15 +31,12 @@ class Names {
   std::string of(const AssignmentNode& node) {
     std::string name = node.name;
     std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
-    const int64_t ordinal = seen_[name]++;
-    return fmt::format("{} #{}", name, ordinal);
+    return fmt::format("{} #{}", name, seen_[name]++);
   }
 
  private:
   std::map<std::string, int64_t> seen_;
 };
-
-}  // namespace
 
 // Transfers the strategies solved for a model with few layers to the model with all layers.
 class SolvedStrategies {
@@ -70,8 +67,6 @@ class SolvedStrategies {
   std::vector<AssignmentNode> nodes_;
   std::map<std::string, std::string> strategies_;  // by name
 };
-
-namespace {
 
 // Replicas reduce and gather a parameter byte once per step, here of sixteen micro-batches. Overlap is not known yet,
 // so all of it counts: among equally fast layouts the one with the least memory is then preferred.
@@ -224,8 +219,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const Graph step = shard_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
-  for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
-  if (!cuts.empty()) cuts.erase(cuts.begin());
+  for (size_t s = 1; s < plan.stages.size(); ++s) cuts.push_back(plan.stages[s].begins);
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
   const PlanSchedules::Entry* entry = schedules_.full(plan);

@@ -212,19 +212,10 @@ class SpareMemory {
     for (const PipelineAction& action : actions_) {
       if (!computes(action)) continue;
       const Figures& of = stages_of_rank_.at(action.stage).figures;
-      switch (action.work) {
-        case PipelineWork::kForward:
-          live += of.carried;
-          break;
-        case PipelineWork::kBackward:
-          live -= of.carried;
-          break;
-        case PipelineWork::kInputGradient:
-          live += of.awaiting;
-          break;
-        default:
-          live -= of.carried + of.awaiting;
-      }
+      live += action.work == PipelineWork::kForward         ? of.carried
+              : action.work == PipelineWork::kBackward      ? -of.carried
+              : action.work == PipelineWork::kInputGradient ? of.awaiting
+                                                            : -of.carried - of.awaiting;
       most = std::max(most, live);
     }
     return resident_ + most + transient;
@@ -255,13 +246,10 @@ RecomputeLadder::RecomputeLadder(std::vector<RecomputeLevel> levels, const std::
   };
   if (!levels.empty()) std::ranges::stable_sort(levels.begin() + 1, levels.end(), std::ranges::greater(), bytes);
   for (const RecomputeLevel& level : levels) {
-    if (levels_.empty()) {
-      levels_.push_back(level);
-      continue;
+    if (!levels_.empty()) {
+      if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
+      if ((level.on_host && !exposed) || bytes(level) >= bytes(levels_.back())) continue;
     }
-    if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
-    if (level.on_host && !exposed) continue;
-    if (bytes(level) >= bytes(levels_.back())) continue;
     while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
       levels_.pop_back();
     }

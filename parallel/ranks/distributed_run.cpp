@@ -23,6 +23,8 @@
 
 namespace shadowgraph {
 
+namespace {
+
 // Maps each rank of the program to the captured rank that represents it.
 class Representatives {
  public:
@@ -97,18 +99,14 @@ class Rendezvous {
   std::vector<Line> lines_;
 };
 
-namespace {
-
-constexpr uint64_t kTransfers = uint64_t{1}
-                                << 62;  // channels of sends and receives, from the first member to the second
+// Channels of sends and receives, from the first member to the second.
+constexpr uint64_t kTransfers = uint64_t{1} << 62;
 constexpr uint64_t kAmongAlike = uint64_t{1} << 61;
 
 bool is_send(const Collective& collective) { return collective.kind == CollectiveKind::kSend; }
 bool is_transfer(const Collective& collective) {
   return is_send(collective) || collective.kind == CollectiveKind::kReceive;
 }
-
-}  // namespace
 
 // The tasks of one rank.
 class RankTasks {
@@ -146,7 +144,7 @@ class RankTasks {
     const Collective* at = collective(task);
     if (at == nullptr) return name_of(task);
     if (!is_transfer(*at)) return fmt::format("{} of {}", name_of(*at), communication_.groups()[at->group].size);
-    return fmt::format("{} {} rank {}", name_of(*at), is_send(*at) ? "to" : "from", peer_of(*at));
+    return transfer_name(*at);
   }
 
   // The peer of a send or receive; negative for other tasks.
@@ -155,14 +153,14 @@ class RankTasks {
     return at != nullptr && is_transfer(*at) ? peer_of(*at) : -1;
   }
 
-  bool sends(uint32_t task) const {
-    const Collective* at = collective(task);
-    return at != nullptr && is_send(*at);
-  }
+  bool sends(uint32_t task) const { return collective(task) != nullptr && is_send(*collective(task)); }
 
  private:
   const Collective* collective(uint32_t task) const { return communication_.find(tasks_->node_of(task)); }
   std::string name_of(const Collective& collective) const { return std::string(to_string(collective.kind)); }
+  std::string transfer_name(const Collective& transfer) const {
+    return fmt::format("{} {} rank {}", name_of(transfer), is_send(transfer) ? "to" : "from", peer_of(transfer));
+  }
   uint32_t channel_of(const Collective& collective) {
     if (!is_transfer(collective)) {
       std::vector<uint32_t> members = members_of(collective);
@@ -180,11 +178,8 @@ class RankTasks {
   uint32_t meeting_of(const Collective& collective) {
     const auto payload = static_cast<uint64_t>(collective.payload);
     if (is_transfer(collective)) {
-      const int64_t peer = peer_of(collective);
-      if (representatives_.of(peer) == index_) return StreamSchedule::kNone;
-      return meetings_.join(
-          channel_of(collective), index_, 2, payload,
-          fmt::format("{} {} rank {}", name_of(collective), is_send(collective) ? "to" : "from", peer));
+      if (representatives_.of(peer_of(collective)) == index_) return StreamSchedule::kNone;
+      return meetings_.join(channel_of(collective), index_, 2, payload, transfer_name(collective));
     }
     const auto parts = static_cast<uint32_t>(members_of(collective).size());
     if (parts < 2) return StreamSchedule::kNone;
@@ -233,14 +228,6 @@ class RankTasks {
   std::unique_ptr<StreamTasks> tasks_;
 };
 
-double DistributedRank::waiting() const {
-  double seconds = 0;
-  for (const auto& [cause, waited] : waits) seconds += waited;
-  return seconds;
-}
-
-namespace {
-
 // Reports a deadlock: the first task of each rank that cannot run.
 [[noreturn]] void report_deadlock(const std::deque<RankTasks>& ranks, const Representatives& representatives,
                                   std::span<const uint32_t> stuck) {
@@ -288,6 +275,12 @@ std::vector<DistributedRun::Event> events_of(const RankTasks& rank, const Stream
 }
 
 }  // namespace
+
+double DistributedRank::waiting() const {
+  double seconds = 0;
+  for (const auto& [cause, waited] : waits) seconds += waited;
+  return seconds;
+}
 
 DistributedRun DistributedRun::of(std::span<const RankGraph> ranks, const DistributedRunOptions& options) {
   const Representatives representatives(ranks);

@@ -82,16 +82,11 @@ class RankRun {
     const RankStep& at = ranks_[rank].steps()[step];
     if (at.kind == RankStep::Kind::kWait && at.other < step) return "waiting for " + describe(rank, at.other);
     const std::string name = name_ ? name_(rank, at) : fmt::format("step {}", step);
-    switch (at.kind) {
-      case RankStep::Kind::kSend:
-        return fmt::format("{} to rank {}", name, at.other);
-      case RankStep::Kind::kReceive:
-        return fmt::format("{} from rank {}", name, at.other);
-      case RankStep::Kind::kCollective:
-        return fmt::format("{} in group {}", name, at.other);
-      default:
-        return name;
-    }
+    const char* with = at.kind == RankStep::Kind::kSend         ? "to rank"
+                       : at.kind == RankStep::Kind::kReceive    ? "from rank"
+                       : at.kind == RankStep::Kind::kCollective ? "in group"
+                                                                : nullptr;
+    return with == nullptr ? name : fmt::format("{} {} {}", name, with, at.other);
   }
   [[noreturn]] void report_deadlock() const {
     std::string stuck;

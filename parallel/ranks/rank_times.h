@@ -19,8 +19,6 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/export.h"
-
 namespace shadowgraph {
 
 struct RankStep {

@@ -43,36 +43,18 @@ class RowWriter {
 
 // Schedules in which a micro-batch passes the ranks in order, once or several times.
 
-// Interleaved schedules process micro-batches in rounds, switching between the stages of a rank.
-struct Rounds {
-  int32_t microbatches_a_round = 0;
-
-  Rounds(const PipelineSize& size, const char* name) {
-    const int32_t rounds = std::max(1, size.microbatches / size.ranks);
-    microbatches_a_round = size.microbatches / rounds;
-    if (size.microbatches % rounds != 0) {
-      throw Error(
-          fmt::format("schedule {}: {} micro-batches do not divide into {} rounds over {} ranks; use a multiple of the "
-                      "number of ranks",
-                      name, size.microbatches, rounds, size.ranks));
-    }
-  }
-};
-
 // A rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then other backwards.
 class InterleavedRank {
  public:
-  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t per_hop)
+  InterleavedRank(const PipelineSize& size, int32_t rank, int32_t round, bool splits_backward, int32_t per_hop)
       : size_(size),
         rank_(rank),
-        round_(rounds.microbatches_a_round),
+        round_(round),
         splits_(splits_backward),
         per_hop_(per_hop),
         total_(size.stages_per_rank * size.microbatches),
-        row_(size.ranks * size.stages_per_rank) {
-    const int32_t fill = (size.stages_per_rank - 1) * round_ + per_hop * (size.ranks - 1 - rank);
-    fill_ = std::min(fill, total_);
-  }
+        fill_(std::min((size.stages_per_rank - 1) * round + per_hop * (size.ranks - 1 - rank), total_)),
+        row_(size.ranks * size.stages_per_rank) {}
 
   std::vector<PipelineAction> row() {
     for (int32_t i = 0; i < fill_; ++i) row_.forward(forward_stage(i));
@@ -104,35 +86,44 @@ class InterleavedRank {
   const PipelineSize& size_;
   int32_t rank_, round_;
   bool splits_;
-  int32_t per_hop_, total_, fill_ = 0;
+  int32_t per_hop_, total_, fill_;
   std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
   RowWriter row_;
 };
 
-// `per_hop`: warm-up forwards per later rank.
-PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t per_hop) {
-  const Rounds rounds(size, name);
+template <class Row>
+PipelineSchedule::Rows rows_of_ranks(const PipelineSize& size, const Row& row) {
   PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, per_hop).row());
-  }
+  for (int32_t rank = 0; rank < size.ranks; ++rank) rows.push_back(row(rank));
   return rows;
+}
+
+// Interleaved schedules process micro-batches in rounds, switching between the stages of a rank. `per_hop`: warm-up
+// forwards per later rank.
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t per_hop) {
+  const int32_t rounds = std::max(1, size.microbatches / size.ranks);
+  if (size.microbatches % rounds != 0) {
+    throw Error(
+        fmt::format("schedule {}: {} micro-batches do not divide into {} rounds over {} ranks; use a multiple of the "
+                    "number of ranks",
+                    name, size.microbatches, rounds, size.ranks));
+  }
+  return rows_of_ranks(size, [&](int32_t rank) {
+    return InterleavedRank(size, rank, size.microbatches / rounds, splits_backward, per_hop).row();
+  });
 }
 
 PipelineSchedule::Rows gpipe_rows(const PipelineSize& size) {
-  PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+  return rows_of_ranks(size, [&](int32_t rank) {
     RowWriter row(size.ranks);
     for (int32_t m = 0; m < size.microbatches; ++m) row.forward(rank);
     for (int32_t m = 0; m < size.microbatches; ++m) row.backward(rank);
-    rows.push_back(row.take());
-  }
-  return rows;
+    return row.take();
+  });
 }
 
 PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size) {
-  PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+  return rows_of_ranks(size, [&](int32_t rank) {
     RowWriter row(size.ranks);
     const int32_t fill = std::min(size.ranks - 1 - rank, size.microbatches);
     for (int32_t m = 0; m < fill; ++m) row.forward(rank);
@@ -140,27 +131,24 @@ PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size) {
       if (fill + m < size.microbatches) row.forward(rank);
       row.backward(rank);
     }
-    rows.push_back(row.take());
-  }
-  return rows;
+    return row.take();
+  });
 }
 
+// Backwards are those of the forwards in reverse order.
 PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
-  PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    std::vector<PipelineAction>& row = rows.emplace_back();
+  return rows_of_ranks(size, [&](int32_t rank) {
+    std::vector<PipelineAction> row;
     for (int32_t k = 0; k < size.stages_per_rank; ++k) {
       for (int32_t m = 0; m < size.microbatches; ++m) {
         row.push_back({.work = PipelineWork::kForward, .stage = k * size.ranks + rank, .microbatch = m});
       }
     }
-    for (int32_t k = size.stages_per_rank - 1; k >= 0; --k) {
-      for (int32_t m = size.microbatches - 1; m >= 0; --m) {
-        row.push_back({.work = PipelineWork::kBackward, .stage = k * size.ranks + rank, .microbatch = m});
-      }
+    for (size_t i = row.size(); i-- > 0;) {
+      row.push_back({.work = PipelineWork::kBackward, .stage = row[i].stage, .microbatch = row[i].microbatch});
     }
-  }
-  return rows;
+    return row;
+  });
 }
 
 PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false, 2); }
@@ -189,9 +177,7 @@ class RepeatedBlock {
   RepeatedBlock(const PipelineSize& size, const BlockSteps& steps) : size_(size), steps_(steps) { find_turns(); }
 
   PipelineSchedule::Rows rows() const {
-    PipelineSchedule::Rows rows;
-    for (int32_t rank = 0; rank < size_.ranks; ++rank) rows.push_back(row(rank));
-    return rows;
+    return rows_of_ranks(size_, [&](int32_t rank) { return row(rank); });
   }
 
  private:
@@ -385,13 +371,11 @@ class DualPipeRank {
 PipelineSchedule::Rows zbv_rows(const PipelineSize& size) {
   // The pattern needs at least this many micro-batches; the extra ones are removed.
   const int32_t microbatches = std::max(2 * size.ranks - 1, size.microbatches);
-  PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+  return rows_of_ranks(size, [&](int32_t rank) {
     std::vector<PipelineAction> row = zbv_row(size, rank, microbatches);
     std::erase_if(row, [&](const PipelineAction& a) { return a.microbatch >= size.microbatches; });
-    rows.push_back(std::move(row));
-  }
-  return rows;
+    return row;
+  });
 }
 
 PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size) {
@@ -399,9 +383,7 @@ PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size) {
     throw Error(fmt::format("schedule dualpipe_v: {} ranks need at least {} micro-batches, not {}", size.ranks,
                             2 * size.ranks, size.microbatches));
   }
-  PipelineSchedule::Rows rows;
-  for (int32_t rank = 0; rank < size.ranks; ++rank) rows.push_back(DualPipeRank(size, rank).row());
-  return rows;
+  return rows_of_ranks(size, [&](int32_t rank) { return DualPipeRank(size, rank).row(); });
 }
 
 constexpr KnownSchedule kSchedules[] = {

@@ -208,9 +208,7 @@ class ScheduleCheck {
         if (a.overlaps_next && !both_compute) refuse(fmt::format("{} does not overlap a compute action", to_string(a)));
         if (a.stage < 0 || a.stage >= kMostStages) refuse(fmt::format("{}: invalid stage", to_string(a)));
         const bool of_microbatch = computes(a) || transfers(a) || waited_send(a);
-        if (of_microbatch && a.microbatch < 0) {
-          refuse(fmt::format("{} has no micro-batch", to_string(a)));
-        }
+        if (of_microbatch && a.microbatch < 0) refuse(fmt::format("{} has no micro-batch", to_string(a)));
         if (a.microbatch >= kMostMicrobatches) refuse(fmt::format("{}: invalid micro-batch", to_string(a)));
         facts_.microbatches = std::max(facts_.microbatches, a.microbatch + 1);
         facts_.has_transfers |= transfers(a);
@@ -310,7 +308,7 @@ class ScheduleCheck {
           const PipelineAction& a = rows_[rank][next[rank]];
           if (is_ready(a, done)) {
             done.add(a);
-          } else if (a.work == kReceiveForward || a.work == kReceiveBackward) {
+          } else if (receives(a)) {
             posted[rank].push_back(a);
           } else {
             break;
@@ -334,27 +332,11 @@ class ScheduleCheck {
   ScheduleFacts facts_;
 };
 
-}  // namespace
-
-std::optional<PipelineWork> waited_send(const PipelineAction& a) {
-  if (a.work == kWaitSendForward) return kSendForward;
-  if (a.work == kWaitSendBackward) return kSendBackward;
-  return std::nullopt;
-}
-
-ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows) {
-  return ScheduleCheck(name, rows).run();
-}
-
 // Adds sends and receives to a schedule that has none.
 //
 // Runs all ranks in rounds of one step each. After a step whose result another rank needs, adds the send to this rank
 // and the receive at the current end of the other rank's row. Both sides then have the same order, without deadlocks.
 // torch does the same (_add_send_recv); tests compare the results.
-
-namespace {
-
-using enum PipelineWork;
 
 class TransferPlacing {
  public:
@@ -379,18 +361,15 @@ class TransferPlacing {
     const auto row = schedule_.of(rank);
     const size_t begin = next_[static_cast<size_t>(rank)];
     if (begin == row.size()) return false;
-    size_t end = begin;
-    while (row[end].overlaps_next) ++end;
-    ++end;
-    for (size_t i = begin; i < end; ++i) {
-      if (!is_ready(row[i])) return false;
-    }
+    size_t end = begin + 1;
+    while (row[end - 1].overlaps_next) ++end;
+    const auto together = row.subspan(begin, end - begin);
+    if (!std::ranges::all_of(together, [&](const PipelineAction& a) { return is_ready(a); })) return false;
     auto& written = rows_[static_cast<size_t>(rank)];
-    written.insert(written.end(), row.begin() + static_cast<std::ptrdiff_t>(begin),
-                   row.begin() + static_cast<std::ptrdiff_t>(end));
-    for (size_t i = begin; i < end; ++i) {
-      done_.add(row[i]);
-      transfer(row[i]);
+    written.insert(written.end(), together.begin(), together.end());
+    for (const PipelineAction& a : together) {
+      done_.add(a);
+      transfer(a);
     }
     next_[static_cast<size_t>(rank)] = end;
     return true;
@@ -398,10 +377,10 @@ class TransferPlacing {
 
   bool is_ready(const PipelineAction& a) const {
     if (a.work == kForward && a.stage > 0) {
-      return done_.has(on_one_rank(a.stage - 1, a.stage) ? kForward : kReceiveForward,
-                       on_one_rank(a.stage - 1, a.stage) ? a.stage - 1 : a.stage, a.microbatch);
+      return on_one_rank(a.stage - 1, a.stage) ? done_.has(kForward, a.stage - 1, a.microbatch)
+                                               : done_.has(kReceiveForward, a.stage, a.microbatch);
     }
-    if ((a.work == kBackward || a.work == kInputGradient) && a.stage + 1 < schedule_.stages()) {
+    if (is_backward(a) && a.stage + 1 < schedule_.stages()) {
       return on_one_rank(a.stage, a.stage + 1) ? done_.has_input_gradient(a.stage + 1, a.microbatch)
                                                : done_.has(kReceiveBackward, a.stage, a.microbatch);
     }
@@ -411,7 +390,7 @@ class TransferPlacing {
   void transfer(const PipelineAction& a) {
     if (a.work == kForward && a.stage + 1 < schedule_.stages()) {
       move(a, a.stage + 1, kSendForward, kReceiveForward);
-    } else if ((a.work == kBackward || a.work == kInputGradient) && a.stage > 0) {
+    } else if (is_backward(a) && a.stage > 0) {
       move(a, a.stage - 1, kSendBackward, kReceiveBackward);
     }
   }
@@ -432,27 +411,18 @@ class TransferPlacing {
   std::vector<size_t> next_;
 };
 
-}  // namespace
-
-PipelineSchedule PipelineSchedule::with_transfers() const {
-  if (has_transfers_) return *this;
-  return {name_, TransferPlacing(*this).rows()};
-}
-
-namespace {
-
 // Adds missing waits to a row. The local backward implies that the other rank has used the activation.
 std::vector<PipelineAction> with_waits(std::span<const PipelineAction> row) {
   std::vector<PipelineAction> with, stated, pending, backwards;
   std::ranges::copy_if(row, std::back_inserter(stated), [](const auto& a) { return waited_send(a).has_value(); });
   for (const PipelineAction& a : row) {
     with.push_back(a);
-    if (a.work == kSendForward || a.work == kSendBackward) {
+    if (sends(a)) {
       const auto work = a.work == kSendForward ? kWaitSendForward : kWaitSendBackward;
       const PipelineAction wait{.work = work, .stage = a.stage, .microbatch = a.microbatch};
       if (std::ranges::find(stated, wait) == stated.end()) pending.push_back(wait);
     }
-    if (a.work == kBackward || a.work == kInputGradient) backwards.push_back(a);
+    if (is_backward(a)) backwards.push_back(a);
     if (a.overlaps_next) continue;
     for (const PipelineAction& b : backwards) {
       const PipelineAction wait{.work = kWaitSendForward, .stage = b.stage, .microbatch = b.microbatch};
@@ -465,6 +435,20 @@ std::vector<PipelineAction> with_waits(std::span<const PipelineAction> row) {
 }
 
 }  // namespace
+
+std::optional<PipelineWork> waited_send(const PipelineAction& a) {
+  if (a.work == kWaitSendForward) return kSendForward;
+  if (a.work == kWaitSendBackward) return kSendBackward;
+  return std::nullopt;
+}
+
+ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows) {
+  return ScheduleCheck(name, rows).run();
+}
+
+PipelineSchedule PipelineSchedule::with_transfers() const {
+  return has_transfers_ ? *this : PipelineSchedule(name_, TransferPlacing(*this).rows());
+}
 
 PipelineSchedule PipelineSchedule::with_send_waits() const {
   Rows rows;

@@ -20,6 +20,17 @@ ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Ro
 // Returns the kind of send that a wait action waits for; empty for other actions.
 std::optional<PipelineWork> waited_send(const PipelineAction& a);
 
+inline bool sends(const PipelineAction& a) {
+  return a.work == PipelineWork::kSendForward || a.work == PipelineWork::kSendBackward;
+}
+inline bool receives(const PipelineAction& a) {
+  return a.work == PipelineWork::kReceiveForward || a.work == PipelineWork::kReceiveBackward;
+}
+// Returns whether the action computes the gradient of its stage's input.
+inline bool is_backward(const PipelineAction& a) {
+  return a.work == PipelineWork::kBackward || a.work == PipelineWork::kInputGradient;
+}
+
 // Set of completed actions, by kind, stage and micro-batch.
 class DoneActions {
  public:

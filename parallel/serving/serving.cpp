@@ -49,8 +49,6 @@ IdMap<StorageId, Readers> readers_of(const Graph& graph) {
   return readers;
 }
 
-}  // namespace
-
 class StoredWeights {
  public:
   // Quantizes floating-point weights that are only read by matmuls and have two dimensions, or three for experts. Names
@@ -112,8 +110,6 @@ class StoredWeights {
   int64_t bytes_ = 0, bytes_unquantized_ = 0, quantized_ = 0;
 };
 
-namespace {
-
 // Time of matmuls with quantized weights: less memory traffic than captured, and possibly another compute dtype.
 class StoredProducts {
  public:
@@ -163,8 +159,6 @@ class StoredProducts {
   const ServingOptions& options_;
 };
 
-}  // namespace
-
 // Time of a captured forward pass in a serving engine: kernels run one after another, elementwise ones fused, with
 // quantized weights. Attention is separate, since the engine's KV cache differs from the captured program's.
 struct PassTime {
@@ -209,8 +203,6 @@ struct PassTime {
   }
 };
 
-namespace {
-
 void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) {
   if (options.spec == nullptr) throw Error("serve: no device given; set spec, for example l4 or h100");
   if (options.spec->device == c10::kCPU) {
@@ -229,9 +221,8 @@ void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) 
     throw Error("serve: page and max_batched_tokens must be at least 1");
   if (std::ranges::any_of(cache, [](const CacheLayer& layer) { return layer.stride < 1; }))
     throw Error("serve: the stride of a cache layer must be at least 1");
-  const bool keeps = std::ranges::any_of(
-      cache, [](const CacheLayer& layer) { return layer.token_bytes > 0 || layer.state_bytes > 0; });
-  if (!keeps) throw Error("serve: the program has no KV cache or other state; it must generate with a cache");
+  if (std::ranges::all_of(cache, [](const CacheLayer& l) { return l.token_bytes <= 0 && l.state_bytes <= 0; }))
+    throw Error("serve: the program has no KV cache or other state; it must generate with a cache");
 }
 
 // Number of entries of a request, in pages of `page` tokens.
@@ -240,14 +231,6 @@ int64_t entries(const CacheLayer& layer, int64_t tokens, int64_t page) {
   const int64_t kept = layer.window > 0 ? std::min(layer.window, tokens) : tokens;
   return (kept + page - 1) / page * page / layer.stride;
 }
-
-}  // namespace
-
-int64_t CacheLayer::bytes(int64_t tokens, int64_t page) const {
-  return saturating_add(state_bytes, saturating_multiply(entries(*this, tokens, page), token_bytes));
-}
-
-namespace {
 
 // Simulates an engine with a paged KV cache.
 class Engine {
@@ -348,9 +331,8 @@ class Engine {
   double next_token(int64_t requests) {
     Graph token = capture_(requests, 1);
     const PassTime pass = PassTime::of(token, StoredWeights(token, options_.weights, options_.kept), options_);
-    const DeviceSpec& spec = *options_.spec;
+    constexpr KernelClass kind = KernelClass::kAttention;
     double seconds = pass.seconds;
-    const KernelClass kind = KernelClass::kAttention;
     size_t call = 0;
     for (const CacheLayer& layer : cache_) {
       const double bytes = static_cast<double>(requests) * static_cast<double>(layer.bytes(options_.context));
@@ -361,7 +343,8 @@ class Engine {
                                          static_cast<double>(entries(layer, options_.context, 1))
                                    : 0;
       seconds +=
-          kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();
+          kernel_seconds(*options_.spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes})
+              .total();
     }
     return seconds;
   }
@@ -399,6 +382,10 @@ class Engine {
 };
 
 }  // namespace
+
+int64_t CacheLayer::bytes(int64_t tokens, int64_t page) const {
+  return saturating_add(state_bytes, saturating_multiply(entries(*this, tokens, page), token_bytes));
+}
 
 const OptionTable<ServingOptions>& ServingOptions::table() {
   static const auto table =

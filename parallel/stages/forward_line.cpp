@@ -25,6 +25,20 @@ void add_stage(std::vector<int32_t>& stages, int32_t stage) {
   if (at == stages.end() || *at != stage) stages.insert(at, stage);
 }
 
+// Calls `each` with the storages of the node's inputs, or of the values it writes.
+template <class Each>
+void for_each_read(const Graph& graph, NodeId node, Each&& each) {
+  graph.for_each_input(node, [&](ValueId v) {
+    if (const StorageId s = graph.value(v).storage; s.valid()) each(s);
+  });
+}
+template <class Each>
+void for_each_written(const Graph& graph, NodeId node, Each&& each) {
+  for_each_written_value(graph, node, [&](ValueId v) {
+    if (const StorageId s = graph.value(v).storage; s.valid()) each(s);
+  });
+}
+
 // Forward nodes that depend only on parameters: weight.t(), weight.to(bf16).
 IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
@@ -62,20 +76,12 @@ ParameterSources::ParameterSources(const ProgramCosts& costs) {
   for (const NodeId n : costs.nodes) {
     if (is_end(graph.node(n).target)) continue;
     Source read = Source::kNowhere;
-    const auto look = [&](ValueId v) {
-      if (const StorageId s = graph.value(v).storage; s.valid()) read = sum(read, sources[s]);
-    };
-    const auto make = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (!s.valid()) return;
-      if (graph.is_placeholder(n)) {
-        sources[s] = costs.kinds[s] == StorageKind::kParameter ? Source::kParameters : Source::kElsewhere;
-      } else {
-        sources[s] = sum(sources[s], read);
-      }
-    };
-    graph.for_each_input(n, look);
-    for_each_written_value(graph, n, make);
+    for_each_read(graph, n, [&](StorageId s) { read = sum(read, sources[s]); });
+    for_each_written(graph, n, [&](StorageId s) {
+      sources[s] = !graph.is_placeholder(n)                    ? sum(sources[s], read)
+                   : costs.kinds[s] == StorageKind::kParameter ? Source::kParameters
+                                                               : Source::kElsewhere;
+    });
     alone_[n] = read == Source::kParameters ? 1 : 0;
   }
 }
@@ -105,19 +111,12 @@ void ForwardLine::find_free(const ProgramCosts& costs) {
     }
     if (node.phase != Graph::kForward || is_end(node.target)) continue;
     bool is_bound = graph.facts(n).random || graph.facts(n).collective;
-    const auto look = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      is_bound |= s.valid() && bound[s] != 0;
-    };
-    graph.for_each_input(n, look);
+    for_each_read(graph, n, [&](StorageId s) { is_bound |= bound[s] != 0; });
     if (!is_bound) {
       free_[n] = 1;
       continue;
     }
-    for_each_written_value(graph, n, [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (s.valid()) bound[s] = 1;
-    });
+    for_each_written(graph, n, [&](StorageId s) { bound[s] = 1; });
     position_[n] = length();
     nodes_.push_back(n);
   }
@@ -155,11 +154,8 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
       const auto found = path.empty() ? begins.end() : begins.find(path);
       at = found != begins.end() ? found->second : by_neighbors(graph, n);
     }
-    if (at == kNowhere) {
-      lost.push_back(n);
-    } else {
-      position_[n] = at;
-    }
+    if (at == kNowhere) lost.push_back(n);
+    position_[n] = at;
   }
   // The initial gradient of the loss has no predecessor: it belongs to its last user position, or to the end.
   for (auto n = lost.rbegin(); n != lost.rend(); ++n) {
@@ -190,11 +186,9 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
   IdMap<StorageId, int32_t> home(kNowhere), gathered(kNowhere);
   const auto latest = [&](NodeId n, const IdMap<StorageId, int32_t>& of) {
     int32_t at = kNowhere;
-    const auto look = [&](ValueId v) {
-      if (const StorageId s = graph.value(v).storage; s.valid()) at = std::max(at, of[s]);
-    };
-    graph.for_each_input(n, look);
-    for_each_written_value(graph, n, look);
+    const auto look = [&](StorageId s) { at = std::max(at, of[s]); };
+    for_each_read(graph, n, look);
+    for_each_written(graph, n, look);
     return at;
   };
   for (const NodeId n : costs.nodes) {
@@ -206,25 +200,24 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       });
     }
     const int32_t at = latest(n, home);
-    for_each_written_value(graph, n, [&](ValueId v) {
-      if (const StorageId s = graph.value(v).storage; s.valid() && home[s] == kNowhere) home[s] = at;
+    for_each_written(graph, n, [&](StorageId s) {
+      if (home[s] == kNowhere) home[s] = at;
     });
   }
   for (auto n = costs.nodes.rbegin(); n != costs.nodes.rend(); ++n) {
     if (graph.node(*n).phase != Graph::kBackward || graph.is_placeholder(*n)) continue;
     bool reads = false;
-    graph.for_each_input(*n, [&](ValueId v) { reads |= graph.value(v).storage.valid(); });
+    for_each_read(graph, *n, [&](StorageId) { reads = true; });
     if (reads && !sources.reads_only_parameters(*n)) continue;
     int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
     if (!reads && at == kNowhere) at = at_first_user(costs, *n);
     if (at == kNowhere) continue;
     position_[*n] = at;
-    const auto claim = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (s.valid() && costs.kinds[s] != StorageKind::kParameter) gathered[s] = at;
+    const auto claim = [&](StorageId s) {
+      if (costs.kinds[s] != StorageKind::kParameter) gathered[s] = at;
     };
-    graph.for_each_input(*n, claim);
-    for_each_written_value(graph, *n, claim);
+    for_each_read(graph, *n, claim);
+    for_each_written(graph, *n, claim);
   }
 }
 
@@ -235,15 +228,12 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
   std::vector<StorageId> allocated;
   for (int32_t i = 0; i < length(); ++i) {
     const NodeId n = node(i);
-    const auto seen = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (s.valid() && born[s] != kNowhere) last[s] = i;
-    };
-    graph.for_each_input(n, seen);
+    for_each_read(graph, n, [&](StorageId s) {
+      if (born[s] != kNowhere) last[s] = i;
+    });
     // Memory allocated by a free node belongs to the node that writes it first.
-    for_each_written_value(graph, n, [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
+    for_each_written(graph, n, [&](StorageId s) {
+      if (born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
       born[s] = last[s] = i;
       allocated.push_back(s);
     });

@@ -22,11 +22,13 @@ struct KindOfWeights {
   int64_t parameters = 0, weights = 0, gradients = 0, ranks = 1;
 };
 
+int64_t part_of(double share, int64_t bytes) { return static_cast<int64_t>(share * static_cast<double>(bytes)); }
+
 std::array<KindOfWeights, 2> kinds_of(const StageCosts& stage, const Replicas& replicas) {
   const int64_t gradients = replicas.state.gradient ? stage.weights * *replicas.state.gradient : stage.gradients;
   const double share =
       stage.weights > 0 ? static_cast<double>(stage.expert_weights) / static_cast<double>(stage.weights) : 0;
-  const auto of_experts = static_cast<int64_t>(share * static_cast<double>(gradients));
+  const int64_t of_experts = part_of(share, gradients);
   return {{{stage.parameters - stage.expert_parameters, stage.weights - stage.expert_weights, gradients - of_experts,
             replicas.count},
            {stage.expert_parameters, stage.expert_weights, of_experts, replicas.count / replicas.experts}}};
@@ -37,8 +39,6 @@ double share_of_bucket(const StageCosts& stage, const Replicas& replicas) {
   if (replicas.bucket <= 0 || replicas.bucket >= stage.parameters) return 1;
   return static_cast<double>(replicas.bucket) / static_cast<double>(stage.parameters);
 }
-
-int64_t part_of(double share, int64_t bytes) { return static_cast<int64_t>(share * static_cast<double>(bytes)); }
 
 }  // namespace
 
@@ -92,7 +92,6 @@ class ReplicatedStages {
 
  private:
   int64_t cut_from(int zero) const { return replicas_.zero >= zero ? replicas_.count : 1; }
-  bool sends() const { return replicas_.count > 1; }
 
   void hold(StageCosts& of, StagePart& part) {
     const ReplicaMemory held = replica_memory(of, replicas_);
@@ -171,7 +170,7 @@ class ReplicatedStages {
   }
 
   void send(StageCosts& of) {
-    if (!sends() || links_ == nullptr) return;
+    if (replicas_.count == 1 || links_ == nullptr) return;
     const double forward = of.forward, backward = of.backward();
     const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, &KindOfWeights::parameters);
     const double sum = collective(replicas_.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
@@ -201,8 +200,8 @@ class ReplicatedStages {
   const Interconnect* links_;
   PipelineStages of_;
   std::vector<ProcessGroupInfo> groups_;  // by kind of parameters
-  std::map<std::tuple<CollectiveKind, size_t, int64_t>, double>
-      calls_;  // cache of seconds, since most stages send the same
+  // Cache of seconds, since most stages send the same.
+  std::map<std::tuple<CollectiveKind, size_t, int64_t>, double> calls_;
   // The current stage before sharding, and the fraction of it in a bucket.
   std::array<KindOfWeights, 2> kinds_;
   double bucket_ = 1;

@@ -109,18 +109,10 @@ constexpr uint8_t kAllocated = 0, kScratch = 1, kFreed = 2;
 constexpr uint32_t kForwardPiece = 0, kInputPiece = 1, kWeightPiece = 2;
 constexpr uint32_t kEnd = 0xFFFFFFFEU;  // after all nodes of a piece
 
-std::vector<int32_t> all_stages(int32_t count) {
-  std::vector<int32_t> stages(static_cast<size_t>(count));
-  std::iota(stages.begin(), stages.end(), 0);
-  return stages;
-}
-
 int64_t trained_elements(const Graph& graph, StorageId parameter) {
-  const NodeId born = graph.storage(parameter).born;
   int64_t elements = 0;
-  graph.for_each_output(born, [&](ValueId v) {
-    const Value& value = graph.value(v);
-    if (value.requires_grad) elements += graph.numel(v);
+  graph.for_each_output(graph.storage(parameter).born, [&](ValueId v) {
+    if (graph.value(v).requires_grad) elements += graph.numel(v);
   });
   return elements;
 }
@@ -175,7 +167,11 @@ std::vector<int32_t> StageMemory::holders_by_share(StorageId storage) const {
   }
   std::ranges::sort(stages);
   stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
-  return stages.empty() ? all_stages(assignment_.stages()) : stages;
+  if (stages.empty()) {
+    stages.resize(static_cast<size_t>(assignment_.stages()));
+    std::iota(stages.begin(), stages.end(), 0);
+  }
+  return stages;
 }
 
 uint32_t StageMemory::new_slot(int32_t stage, bool is_gradient) {
@@ -192,15 +188,15 @@ void StageMemory::place_resident(StorageId storage) {
   if (stages.empty()) stages = holders_by_share(storage);
   if (kind == StorageKind::kParameter && stages.size() > 1) {
     const std::string name = placeholder_name(graph_, graph_.storage(storage).born);
-    const bool unused = stages_using(storage).empty();
-    if (unused) stages = {0};
-    if (!unused)
-      tied_.push_back(
-          {.name = name, .gradient_bytes = bytes, .weights = trained_elements(graph_, storage), .stages = stages});
-    notes_->push_back(
-        unused ? fmt::format("parameter {} is unused: stage 0 holds it", name)
-               : fmt::format("parameter {} is used by stages {}: each holds a copy, and their gradients are reduced",
-                             name, fmt::join(stages, ", ")));
+    if (uses_.of(storage).empty()) {
+      stages = {0};
+      notes_->push_back(fmt::format("parameter {} is unused: stage 0 holds it", name));
+    } else {
+      tied_.push_back({name, bytes, trained_elements(graph_, storage), stages});
+      notes_->push_back(
+          fmt::format("parameter {} is used by stages {}: each holds a copy, and their gradients are reduced", name,
+                      fmt::join(stages, ", ")));
+    }
   }
   for (const int32_t stage : stages) {
     StagePart& part = parts_.stages[static_cast<size_t>(stage)];

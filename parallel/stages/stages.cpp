@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/stages/balanced_cuts.h"
@@ -121,11 +120,10 @@ class StageCutting {
   }
   // Number of nested modules that a cut between nodes of these modules splits.
   static size_t depth_of(const std::string& before, const std::string& behind) {
+    const auto ends = [](const std::string& path, size_t at) { return at == path.size() || path[at] == '.'; };
     size_t depth = 0;
     for (size_t i = 0; i < std::min(before.size(), behind.size()) && before[i] == behind[i]; ++i) {
-      const bool ends =
-          (i + 1 == before.size() || before[i + 1] == '.') && (i + 1 == behind.size() || behind[i + 1] == '.');
-      if (ends) ++depth;
+      if (ends(before, i + 1) && ends(behind, i + 1)) ++depth;
     }
     return depth;
   }

@@ -1,6 +1,5 @@
 // Sweeps: re-plans modified requests, one table row each.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -44,8 +43,6 @@ StepSource cached(const StepSource& source) {
   return result;
 }
 
-}  // namespace
-
 // Re-plans modified requests, and caches layer costs between them.
 class ScenarioRunner {
  public:
@@ -62,9 +59,7 @@ class ScenarioRunner {
   // The source with another sequence length. Throws Error if the source has a fixed length.
   const StepSource& source_of(int64_t sequence) {
     if (sequence == request_.sequence) return source_;
-    if (!source_.with_sequence) {
-      throw Error(source_.name + " has a fixed sequence length");
-    }
+    if (!source_.with_sequence) throw Error(source_.name + " has a fixed sequence length");
     const auto known = sequences_.find(sequence);
     if (known != sequences_.end()) return known->second;
     return sequences_.emplace(sequence, cached(source_.with_sequence(sequence))).first->second;
@@ -135,8 +130,6 @@ int64_t machine_of(const ClusterRequest& request) {
   return machine > 0 && request.devices % machine == 0 ? machine : 1;
 }
 
-namespace {
-
 PlanRow row_of_devices(ScenarioRunner& runner, int64_t devices) {
   ClusterRequest request = runner.request();
   request.devices = devices;
@@ -156,8 +149,6 @@ std::vector<double> usual_devices(const ClusterRequest& request) {
 }
 
 std::string value_and_share(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", row.value, 100 * row.share); }
-
-}  // namespace
 
 PlanTable sweep_devices(ScenarioRunner& runner, const PlanSweepOptions& question) {
   PlanTable table{.kind = question.kind,
@@ -202,8 +193,6 @@ PlanTable sweep_devices(ScenarioRunner& runner, const PlanSweepOptions& question
   return table;
 }
 
-namespace {
-
 void speed_up(LinkLevel& level, double factor) {
   level.bandwidth *= factor;
   level.direct *= factor;
@@ -226,18 +215,9 @@ Interconnect free_links(Interconnect links) {
 
 // Returns whether layer costs are unchanged: tensor parallelism stays within the innermost links, as fast as before.
 bool layer_costs_unchanged(const ClusterRequest& request, size_t level) {
-  if (level == 0) return false;
-  for (const int64_t tensor : request.tensor) {
-    if (tensor > request.links.levels.front().size) return false;
-  }
-  return true;
+  const auto leaves_node = [&](int64_t tensor) { return tensor > request.links.levels.front().size; };
+  return level != 0 && std::ranges::none_of(request.tensor, leaves_node);
 }
-
-std::string difference(const PlanRow& row, const PlanRow& own) {
-  return fmt::format("{:+.1f} % step time", 100 * (row.seconds / own.seconds - 1));
-}
-
-}  // namespace
 
 PlanTable sweep_network(ScenarioRunner& runner, const PlanSweepOptions& question) {
   const ClusterRequest& request = runner.request();
@@ -257,7 +237,7 @@ PlanTable sweep_network(ScenarioRunner& runner, const PlanSweepOptions& question
     table.rows.push_back(runner.row(name, number, runner.source(), changed, cache));
     const PlanRow& row = table.rows.back();
     if (own.why_not.empty() && row.why_not.empty()) {
-      table.findings.push_back(fmt::format("{}: {}", name, difference(row, own)));
+      table.findings.push_back(fmt::format("{}: {:+.1f} % step time", name, 100 * (row.seconds / own.seconds - 1)));
     }
   };
   for (size_t level = links.levels.size(); level-- > 0;) {
@@ -289,9 +269,8 @@ PlanTable sweep_memory(ScenarioRunner& runner, const PlanSweepOptions& question)
     changed.memory = memory;
     return runner.row(human_bytes(memory), static_cast<double>(memory), changed);
   };
-  const std::vector<double> factors{0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4};
-  std::vector<double> usual;
-  for (const double factor : factors) usual.push_back(factor * own);
+  std::vector<double> usual{0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4};
+  for (double& memory : usual) memory *= own;
   for (const double memory : values_of(question, std::move(usual))) {
     table.rows.push_back(row_of(static_cast<int64_t>(memory)));
   }
@@ -329,8 +308,6 @@ PlanTable sweep_memory(ScenarioRunner& runner, const PlanSweepOptions& question)
   return table;
 }
 
-namespace {
-
 // Finds the largest batch without pipeline and gradient accumulation, by doubling.
 std::optional<PlanRow> largest_at_once(ScenarioRunner& runner) {
   constexpr int64_t kMostSamples = 4096;
@@ -356,8 +333,6 @@ std::optional<PlanRow> largest_at_once(ScenarioRunner& runner) {
   }
   return largest;
 }
-
-}  // namespace
 
 PlanTable sweep_batch(ScenarioRunner& runner, const PlanSweepOptions& question) {
   const ClusterRequest& own = runner.request();
@@ -392,34 +367,6 @@ PlanTable sweep_batch(ScenarioRunner& runner, const PlanSweepOptions& question) 
   return table;
 }
 
-namespace {
-
-class Sequences {
- public:
-  explicit Sequences(ScenarioRunner& runner) : runner_(runner) {}
-
-  bool fit(int64_t tokens) { return runner_.fits(runner_.source_of(tokens), request(tokens), cache(tokens)); }
-  PlanRow row(int64_t tokens) {
-    return runner_.row(fmt::format("{}", tokens), static_cast<double>(tokens), runner_.source_of(tokens),
-                       request(tokens), cache(tokens));
-  }
-
- private:
-  // Longer sequences use micro-batches of one sample, which need the least memory.
-  ClusterRequest request(int64_t tokens) const {
-    ClusterRequest changed = with_sequence(runner_.request(), tokens);
-    if (tokens > runner_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
-    return changed;
-  }
-  LayerCostCache& cache(int64_t tokens) {
-    return tokens == runner_.request().sequence ? runner_.cache() : runner_.cache(fmt::format("sequence {}", tokens));
-  }
-
-  ScenarioRunner& runner_;
-};
-
-}  // namespace
-
 PlanTable sweep_sequence(ScenarioRunner& runner, const PlanSweepOptions& question) {
   const int64_t own = runner.request().sequence;
   if (own == 0) throw Error("--sweep sequence requires the sequence length: give --seq (sequence=)");
@@ -427,15 +374,27 @@ PlanTable sweep_sequence(ScenarioRunner& runner, const PlanSweepOptions& questio
       .kind = question.kind,
       .title = fmt::format("best plans with other sequence lengths, {} tokens per step", runner.request().batch * own),
       .head = "tokens"};
-  Sequences sequences(runner);
-  if (!question.values.empty()) {
-    for (const double tokens : values_of(question, {}))
-      table.rows.push_back(sequences.row(static_cast<int64_t>(tokens)));
-  }
+  // Longer sequences use micro-batches of one sample, which need the least memory.
+  const auto request_of = [&](int64_t tokens) {
+    ClusterRequest changed = with_sequence(runner.request(), tokens);
+    if (tokens > own && changed.micro_batch.empty()) changed.micro_batch = {1};
+    return changed;
+  };
+  const auto cache_of = [&](int64_t tokens) -> LayerCostCache& {
+    return tokens == own ? runner.cache() : runner.cache(fmt::format("sequence {}", tokens));
+  };
+  const auto fit = [&](int64_t tokens) {
+    return runner.fits(runner.source_of(tokens), request_of(tokens), cache_of(tokens));
+  };
+  const auto row_of = [&](int64_t tokens) {
+    return runner.row(fmt::format("{}", tokens), static_cast<double>(tokens), runner.source_of(tokens),
+                      request_of(tokens), cache_of(tokens));
+  };
+  for (const double tokens : values_of(question, {})) table.rows.push_back(row_of(static_cast<int64_t>(tokens)));
   // Doubles the length until nothing fits, or halves it until something does; then bisects to 1/16.
   constexpr int64_t kLongest = int64_t{1} << 24, kShortest = 16;
   int64_t fits = own, too_long = 0;
-  while (fits >= kShortest && !sequences.fit(fits)) {
+  while (fits >= kShortest && !fit(fits)) {
     too_long = fits;
     fits /= 2;
   }
@@ -443,12 +402,12 @@ PlanTable sweep_sequence(ScenarioRunner& runner, const PlanSweepOptions& questio
     table.findings.push_back(fmt::format("sequences of {} tokens do not fit either", too_long));
     return table;
   }
-  if (question.values.empty()) table.rows.push_back(sequences.row(fits));
+  if (question.values.empty()) table.rows.push_back(row_of(fits));
   std::string limit;  // why the model does not support longer ones
   while (too_long == 0 && fits < kLongest) {
     bool longer = false;
     try {
-      longer = sequences.fit(2 * fits);
+      longer = fit(2 * fits);
     } catch (const Error& error) {
       limit = error.what();
     } catch (const std::invalid_argument& error) {  // thrown by built-in models
@@ -459,17 +418,17 @@ PlanTable sweep_sequence(ScenarioRunner& runner, const PlanSweepOptions& questio
       too_long = 2 * fits;
     } else {
       fits *= 2;
-      if (question.values.empty()) table.rows.push_back(sequences.row(fits));
+      if (question.values.empty()) table.rows.push_back(row_of(fits));
     }
   }
   const int64_t step = std::max<int64_t>(1, fits / 16);
   while (too_long != 0 && too_long - fits > step) {
     const int64_t middle = fits + (too_long - fits) / (2 * step) * step;
-    (sequences.fit(middle) ? fits : too_long) = middle;
+    (fit(middle) ? fits : too_long) = middle;
   }
   for (int tries = 0; tries < 4 && fits >= kShortest; ++tries, fits -= step) {
     const auto known = std::ranges::find(table.rows, static_cast<double>(fits), &PlanRow::number);
-    PlanRow row = known != table.rows.end() ? *known : sequences.row(fits);
+    PlanRow row = known != table.rows.end() ? *known : row_of(fits);
     if (!row.why_not.empty()) continue;
     table.findings.push_back(
         fmt::format("sequences of {} tokens are the longest that fit, to within 1/16: {}", fits, to_string(row.plan)));
@@ -480,8 +439,6 @@ PlanTable sweep_sequence(ScenarioRunner& runner, const PlanSweepOptions& questio
   std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
   return table;
 }
-
-namespace {
 
 constexpr double kHour = 3600, kDay = 24 * kHour;
 
@@ -520,14 +477,15 @@ class Offer {
     constexpr int kTries = 16;
     int64_t devices = whole_nodes(runner_.request().devices);
     PlanRow row = row_of(devices);
-    for (int tries = 0; tries < kTries && !row.why_not.empty() && may(2 * devices); ++tries) row = row_of(devices *= 2);
+    for (int tries = 0; tries < kTries && !row.why_not.empty() && 2 * devices <= most(); ++tries)
+      row = row_of(devices *= 2);
     if (!row.why_not.empty()) return std::nullopt;
     const double guess = std::ceil(static_cast<double>(devices) * row.training / question_.within);
     row = row_of(whole_nodes(static_cast<int64_t>(std::min(guess, kMostDevices))));
     // Increases: doubles while nothing fits, otherwise by one step.
     for (int tries = 0; tries < kTries && !in_time(row); ++tries) {
       const int64_t more = row.devices + (row.why_not.empty() ? step(row.devices) : row.devices);
-      if (!may(more)) return std::nullopt;
+      if (more > most()) return std::nullopt;
       row = row_of(more);
     }
     if (!in_time(row)) return std::nullopt;
@@ -546,7 +504,6 @@ class Offer {
     const auto all = static_cast<int64_t>(kMostDevices);
     return offer_.most > 0 ? std::clamp(offer_.most / machine_ * machine_, machine_, all) : all;
   }
-  bool may(int64_t devices) const { return devices <= most(); }
   // A step is 1/8 to 1/16 of the devices, since other numbers have few divisors.
   int64_t step(int64_t devices) const {
     const auto machines = static_cast<uint64_t>(std::max<int64_t>(1, devices / machine_));
@@ -582,20 +539,6 @@ class Offer {
   int64_t machine_ = 1;
 };
 
-}  // namespace
-
-std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
-  const nlohmann::json json = parse_json(text, name);
-  const std::string heading = name + ": prices, for example {\"h100\": 2.5}";
-  const JsonPlace place(json, heading);
-  std::vector<DeviceOffer> offers;
-  for (const auto& [device, entry] : place.members()) offers.push_back(parse_offer(device, entry));
-  if (offers.empty()) place.fail("contains no device");
-  return offers;
-}
-
-std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
-
 PlanTable sweep_price(ScenarioRunner& runner, const PlanSweepOptions& question) {
   if (question.offers.empty()) {
     throw Error("--sweep price requires --prices FILE, with prices per device and hour such as {\"h100\": 2.5}");
@@ -629,12 +572,22 @@ PlanTable sweep_price(ScenarioRunner& runner, const PlanSweepOptions& question) 
   return table;
 }
 
-namespace {
-
 // Indexed by PlanSweepKind.
 constexpr std::array kSweeps{sweep_devices, sweep_network, sweep_memory, sweep_batch, sweep_sequence, sweep_price};
 
 }  // namespace
+
+std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
+  const nlohmann::json json = parse_json(text, name);
+  const std::string heading = name + ": prices, for example {\"h100\": 2.5}";
+  const JsonPlace place(json, heading);
+  std::vector<DeviceOffer> offers;
+  for (const auto& [device, entry] : place.members()) offers.push_back(parse_offer(device, entry));
+  if (offers.empty()) place.fail("contains no device");
+  return offers;
+}
+
+std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
 
 struct PlanSweep::Kept {
   ScenarioRunner runner;

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <string_view>
 
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/memory.h"

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +21,8 @@
 #include "support/files.h"
 
 namespace shadowgraph {
+
+namespace {
 
 class ProtobufMessage {
  public:
@@ -57,8 +58,6 @@ class ProtobufMessage {
   std::string bytes_;
 };
 
-namespace {
-
 using enum PipelineWork;
 
 // Field numbers of et_def.proto (mlcommons/chakra).
@@ -75,13 +74,14 @@ enum ChakraField : uint32_t {
 enum ChakraNodeType : uint64_t { kMetadata = 1, kComputing = 4, kSending = 5, kReceiving = 6, kCollecting = 7 };
 constexpr uint32_t kAttributeName = 1, kAttributeInt64 = 9, kAttributeBool = 27, kAttributeText = 29;
 
-std::optional<int64_t> chakra_kind(CollectiveKind kind) {
+int64_t chakra_kind(CollectiveKind kind) {
   using K = CollectiveKind;
   static const std::map<K, int64_t> kNumbers{{K::kAllReduce, 0}, {K::kReduce, 1},        {K::kAllGather, 2},
                                              {K::kGather, 3},    {K::kScatter, 4},       {K::kBroadcast, 5},
                                              {K::kAllToAll, 6},  {K::kReduceScatter, 7}, {K::kBarrier, 9}};
   const auto found = kNumbers.find(kind);
-  return found != kNumbers.end() ? std::optional(found->second) : std::nullopt;
+  if (found != kNumbers.end()) return found->second;
+  throw Error(fmt::format("Chakra does not support the collective {} inside a stage", to_string(kind)));
 }
 
 // The trace of one process.
@@ -97,11 +97,7 @@ class ProcessTrace {
 
   std::string take() {
     for (const PipelineActionTime& at : run_.actions(rank_)) {
-      if (computes(at.action)) {
-        compute(at);
-      } else {
-        transfer(at);
-      }
+      computes(at.action) ? compute(at) : transfer(at);
     }
     return std::move(file_);
   }
@@ -172,7 +168,7 @@ class ProcessTrace {
     const auto& segments = parts().stages[static_cast<size_t>(a.stage)].segments[a.work];
     std::vector<uint64_t> waits_for;
     if (last_computed_) waits_for.push_back(*last_computed_);
-    if (a.work == kForward || a.work == kBackward || a.work == kInputGradient) {
+    if (a.work != kWeightGradient) {
       const auto received = received_.find({a.stage, a.microbatch, a.work == kForward});
       if (received != received_.end()) waits_for.push_back(received->second);
     }
@@ -187,14 +183,10 @@ class ProcessTrace {
         attribute("num_ops", kAttributeInt64, segment.flops);
         attribute("tensor_size", kAttributeInt64, std::max<int64_t>(1, segment.bytes));
       } else {
-        const auto kind = static_cast<CollectiveKind>(segment.collective);
-        const std::optional<int64_t> number = chakra_kind(kind);
-        if (!number)
-          throw Error(fmt::format("Chakra does not support the collective {} inside a stage", to_string(kind)));
         begin(name, kCollecting, waits_for);
         times(clock, segment.seconds);
         attribute("is_cpu_op", kAttributeBool, 0);
-        attribute("comm_type", kAttributeInt64, *number);
+        attribute("comm_type", kAttributeInt64, chakra_kind(static_cast<CollectiveKind>(segment.collective)));
         attribute("comm_size", kAttributeInt64, segment.bytes);
         text_attribute("pg_name", std::to_string(segment.group));
       }

@@ -9,6 +9,8 @@
 
 namespace shadowgraph {
 
+namespace {
+
 class RankEvents {
  public:
   void name_rank(int64_t rank) { metadata(rank, 0, "process_name", fmt::format("rank {}", rank)); }
@@ -58,17 +60,13 @@ class RankEvents {
   std::string events_;
 };
 
-namespace {
-
 constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;
 using enum PipelineWork;
 
-bool is_forward_transfer(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
-bool is_send(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
-
 void add_transfer(RankEvents& events, const PipelineRun& run, int32_t rank, const PipelineActionTime& at) {
   const PipelineAction& a = at.action;
-  const bool forward = is_forward_transfer(a), sends = is_send(a);
+  const bool forward = a.work == kSendForward || a.work == kReceiveForward;
+  const bool sends = a.work == kSendForward || a.work == kSendBackward;
   const int lane = forward ? kForwardLane : kBackwardLane;
   const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
   const auto number = static_cast<uint64_t>(int64_t{receiver} * run.schedule().microbatches() + a.microbatch);

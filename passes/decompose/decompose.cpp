@@ -1,11 +1,5 @@
-// Replaces a node by the calls of a function over ATen.
-//
-//     %2 = aten::silu(%1)     becomes      %3 = aten::neg(%1)    %4 = aten::exp(%3)    ...    each noted as expanded
-//
-// The function runs once on fake tensors while an observer records its calls. So a decomposition is plain C++ over
-// tensors, and its shapes are correct by construction. If the results do not match, everything is undone.
-//
-// Costs the fake calls, a few microseconds each, and is linear in the new nodes.
+// The function of a row runs once on fake tensors while an observer records its calls. If the results do not match,
+// everything is undone. Costs the fake calls, a few microseconds each, and is linear in the new nodes.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
@@ -301,16 +295,8 @@ void Expander::relink() {
   }
 }
 
-// decompose: replaces operators by more basic ones; decompositions.h has the formulas.
-//
 // Visits nodes from last to first, so that a backward node is gone before its forward node is visited, and then the
 // nodes of each expansion, also from the last. Ends when all remaining nodes are in the set or have no decomposition.
-//
-// Used by exporters that support a fixed set of operators (core-aten), and by passes that handle products and sums but
-// not every fused form (no-fused). An operator that cannot be expanded is kept and reported with the reason, and the
-// graph remains valid.
-//
-// Costs one walk, one lookup in the set per target, and the expansions.
 
 namespace {
 
@@ -430,13 +416,6 @@ PassResult DecomposeResult::summary() const {
   summary.counters = {{"expanded", gone}, {"outside_the_set", left}};
   return summary;
 }
-
-// split-bias: splits products and convolutions with a bias into a product and an addition.
-//
-//     %3 = aten::addmm(self=%bias, mat1=%x, mat2=%w)      %4 = aten::mm(%x, %w)      %3 = aten::add(%4, %bias)
-//
-// The addition can then be fused with what follows, and passes need to handle fewer kinds of products. Costs as much as
-// `decompose` for these nodes.
 
 namespace {
 

@@ -131,8 +131,6 @@ Tensor affine(const Tensor& x, const OptionalTensor& weight, const OptionalTenso
   return result;
 }
 
-// ---- Layer norm
-
 Three native_layer_norm(const Tensor& input, c10::IntArrayRef normalized_shape, const OptionalTensor& weight,
                         const OptionalTensor& bias, double eps) {
   const auto dims = range(input.dim() - static_cast<int64_t>(normalized_shape.size()), input.dim());
@@ -155,8 +153,6 @@ Three native_layer_norm_backward(const Tensor& grad, const Tensor& input, c10::I
   if (wanted[2]) std::get<2>(result) = at::sum(g, range(0, outer));
   return result;
 }
-
-// ---- Group norm
 
 // Shape in which a vector of channels broadcasts against x: [1, C, 1, ...].
 std::vector<int64_t> channel_shape(const Tensor& x) {
@@ -194,8 +190,6 @@ Three native_group_norm_backward(const Tensor& grad, const Tensor& input, const 
   if (wanted[2]) std::get<2>(result) = at::sum(g, others);
   return result;
 }
-
-// ---- Batch norm
 
 std::vector<int64_t> all_but_channels(const Tensor& x) {
   std::vector<int64_t> dims = range(2, x.dim());
@@ -280,8 +274,6 @@ Three cudnn_batch_norm_backward(const Tensor& input, const Tensor& grad, const T
                              std::array<bool, 3>{true, true, true});
 }
 
-// ---- Embedding
-
 Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_index*/, bool /*scale_by_frequency*/,
                  bool sparse) {
   if (sparse) decline("its gradient is sparse");
@@ -298,8 +290,6 @@ Tensor embedding_dense_backward(const Tensor& grad, const Tensor& indices, int64
   if (padding_index >= 0) rows = at::where(at::eq(flat, padding_index).unsqueeze(1), Scalar(0), rows);
   return at::index_add(at::full({weights, grad.size(-1)}, 0, grad.options()), 0, flat, rows);
 }
-
-// ---- Losses
 
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
@@ -351,8 +341,7 @@ Tensor mse_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& t
   return at::mul(at::mul(at::sub(self, target), norm), grad);
 }
 
-// ---- Attention: softmax(scale * q k^T + mask) v, without dropout
-
+// Attention: softmax(scale * q k^T + mask) v, without dropout.
 struct Scores {
   Tensor q, k, v;
   Tensor scores;  // scaled and masked

@@ -81,8 +81,6 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!op.schema().returns().empty()) stack->emplace_back(std::move(results));
 }
 
-// ---- Fused optimizers: the formulas in torch.optim's docs, with the step count as a tensor
-
 // One step of Adam, or of AdamW if decay is decoupled (Loshchilov and Hutter 2019), for gradient g and step t:
 //
 //     m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2

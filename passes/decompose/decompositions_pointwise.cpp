@@ -31,8 +31,6 @@ void check_real(const Tensor& x) {
   if (x.is_complex()) decline("it is complex");
 }
 
-// ---- Arithmetic
-
 // self + value * a * b, and the same with a / b. A value of 1 adds no product.
 Tensor addcmul(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value) {
   return at::add(self, scaled(at::mul(a, b), value));
@@ -75,8 +73,6 @@ Tensor rsub_tensor(const Tensor& self, const Tensor& other, const Scalar& alpha)
 Tensor masked_fill_scalar(const Tensor& self, const Tensor& mask, const Scalar& value) {
   return like(at::where(mask, value, self), self);  // bitwise
 }
-
-// ---- Activations
 
 // (1 + erf(x / sqrt 2)) / 2, the cumulative distribution function of the standard normal distribution.
 Tensor normal_cdf(const Tensor& x) { return at::mul(at::add(at::erf(at::mul(x, M_SQRT1_2)), 1), 0.5); }
@@ -176,8 +172,6 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return at::mul(grad, at::mul(mask.to(grad.scalar_type()), scale));
 }
 
-// ---- Softmax
-
 // Subtracts the maximum, so that exp cannot overflow; softmax is invariant to it.
 Tensor shifted(const Tensor& self, int64_t dim) {
   if (self.numel() == 0) decline("it has no elements");
@@ -214,8 +208,7 @@ Tensor safe_softmax(const Tensor& self, int64_t dim, std::optional<at::ScalarTyp
   return at::where(masked, Scalar(0), softmax(x, dim, false));
 }
 
-// ---- Views and factories; all bitwise
-
+// Views and factories; all bitwise.
 Tensor t(const Tensor& self) {
   if (self.dim() < 2) decline("it has fewer than two dimensions");
   return at::permute(self, {1, 0});

@@ -51,9 +51,11 @@ bool is_absolute(const Target& target) {
          facts.takes_storage || facts.resizes;
 }
 
-// These have scatter operators that mirror the program's view.
-bool is_scatterable(const std::string& name) {
-  return name == "aten::slice.Tensor" || name == "aten::select.int" || name == "aten::diagonal";
+// Returns the scatter operator that mirrors a view; nullptr if there is none.
+const char* scatter_of(std::string_view view) {
+  if (view == "aten::slice.Tensor") return "aten::slice_scatter";
+  if (view == "aten::select.int") return "aten::select_scatter";
+  return view == "aten::diagonal" ? "aten::diagonal_scatter" : nullptr;
 }
 
 // Tracks the contents of every storage at the current point of a rewriting pass, as values of the new graph.
@@ -70,7 +72,6 @@ class StorageImages {
     find_resized();
   }
 
-  // ---- Values of the old graph
   // Returns the value to be read at this point; emits views if its storage was written since.
   ValueId current(ValueId id) {
     const Now now = std::as_const(now_)[id];
@@ -155,19 +156,14 @@ class StorageImages {
   // Returns whether a value is a lazy conjugate or negative of the stored elements.
   bool has_bits(ValueId value) const { return bits_[value] != 0; }
 
-  // ---- Writes
   // Overwrites the elements of `view` with `content`, of its dtype and sizes. Returns whether a scatter was needed.
   bool write(ValueId view, ValueId content) {
     const Value& value = old_.value(view);
     const StorageId storage = value.storage;
     if (old_.numel(view) == 0) return false;
     // Store the values without the lazy bits: the conjugate of the conjugate.
-    if (bits_[view] & kConjugateBit) {
-      content = emitter_.call(emitter_.target("aten::conj_physical"), {Argument::of_value(content)});
-    }
-    if (bits_[view] & kNegativeBit) {
-      content = emitter_.call(emitter_.target("aten::neg"), {Argument::of_value(content)});
-    }
+    if (bits_[view] & kConjugateBit) content = emitter_.call("aten::conj_physical", {Argument::of_value(content)});
+    if (bits_[view] & kNegativeBit) content = emitter_.call("aten::neg", {Argument::of_value(content)});
     if (replaces(view)) {
       const auto laid_out_alike = [&](ValueId v) { return same_elements(view_of(new_, v), view_of(old_, view)); };
       if (!laid_out_alike(content)) {
@@ -194,11 +190,10 @@ class StorageImages {
     if (internal_overlap(view_of(new_, base)) != Overlap::kNone) {
       base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));
     }
-    const NodeId node = emitter_.append(
-        emitter_.target("aten::as_strided_scatter"),
-        {Argument::of_value(base), Argument::of_value(content),
-         new_.int_list({target.sizes.data(), target.sizes.size()}),
-         new_.int_list({target.strides.data(), target.strides.size()}), Argument::of_int(target.offset)});
+    const NodeId node =
+        emitter_.append(emitter_.target("aten::as_strided_scatter"),
+                        {Argument::of_value(base), Argument::of_value(content), new_.int_list(target.sizes),
+                         new_.int_list(target.strides), Argument::of_int(target.offset)});
     const TensorGeometry result = TensorGeometry::of(new_, base);
     const StorageId made_storage = emitter_.add_storage(node, result, new_.storage(new_.value(base).storage).bytes);
     replace(storage, emitter_.add_result(node, result, made_storage));
@@ -216,18 +211,13 @@ class StorageImages {
 
   // Returns whether, in addition, a newly allocated tensor with the layout of `view` can replace the image.
   bool replaces(ValueId view) const { return old_.value(view).offset == 0 && covers(view); }
-  // Replaces the storage's image by `whole` and increments its version, which invalidates all views taken before.
-  void replace(StorageId storage, ValueId whole) {
+  // Replaces the storage's image by `whole`, grown to at least `bytes`, and increments its version, which invalidates
+  // all views taken before.
+  void replace(StorageId storage, ValueId whole, int64_t bytes = 0) {
     Image& image = images_[storage.index];
     image.base = whole;
-    ++image.version;
-  }
-
-  // As replace(), and grows the storage to at least this size.
-  void replace_grown(StorageId storage, ValueId whole, int64_t bytes) {
-    replace(storage, whole);
-    Image& image = images_[storage.index];
     image.bytes = std::max(image.bytes, bytes);
+    ++image.version;
   }
 
   // Size of the storage in bytes, initially and now.
@@ -237,13 +227,8 @@ class StorageImages {
   // Returns elements [first, first + count) of the storage as a 1-D tensor of `dtype`.
   ValueId row(StorageId storage, c10::ScalarType dtype, int64_t first, int64_t count) {
     const ValueId base = base_as(storage, dtype, (first + count) * static_cast<int64_t>(c10::elementSize(dtype)));
-    TensorGeometry row;
-    row.dtype = dtype;
-    row.device = new_.value(base).device();
-    row.sizes = {count};
-    row.strides = {1};
-    row.offset = first;
-    return emitter_.as_strided(base, row);
+    return emitter_.as_strided(
+        base, {.dtype = dtype, .sizes = {count}, .strides = {1}, .offset = first, .device = new_.value(base).device()});
   }
 
   int64_t view_count() const { return views_; }
@@ -346,14 +331,7 @@ class StorageImages {
     const NodeId producer = old_.value(id).producer;
     const FunctionalForm* form = functional_form(old_.target(producer));
     const Target& target = form != nullptr ? form->target : old_.target(producer);
-    std::vector<Argument> arguments;
-    for (const Argument& argument : old_.arguments(producer)) {
-      if (argument.kind == ArgumentKind::kValue) {
-        arguments.push_back(Argument::of_value(source));
-      } else {
-        arguments.push_back(emitter_.copied(argument));
-      }
-    }
+    const auto arguments = emitter_.mapped(old_.arguments(producer), [&](ValueId) { return source; });
     ++views_;
     const NodeId node = emitter_.append(new_.intern_target(target), arguments);
     return emitter_.add_result(node, TensorGeometry::of(old_, id), new_.value(source).storage,
@@ -363,19 +341,14 @@ class StorageImages {
   // Takes any view in one step by its strides. Lazy bits are not part of the geometry and are applied afterwards.
   ValueId from_base(ValueId id) {
     const Value& value = old_.value(id);
+    const TensorGeometry geometry = TensorGeometry::of(old_, id);
     ++views_;
-    ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype, view_of(old_, id).bytes().second),
-                                         TensorGeometry::of(old_, id));
-    const uint8_t bits = bits_[id];
+    ValueId result =
+        emitter_.as_strided(base_as(value.storage, value.dtype, view_of(old_, id).bytes().second), geometry);
     const StorageId storage = new_.value(result).storage;
-    if (bits & kConjugateBit) {
-      result = emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)}, TensorGeometry::of(old_, id),
-                             storage);
-    }
-    if (bits & kNegativeBit) {
-      result = emitter_.call(emitter_.target("aten::_neg_view"), {Argument::of_value(result)},
-                             TensorGeometry::of(old_, id), storage);
-    }
+    const uint8_t bits = bits_[id];
+    if (bits & kConjugateBit) result = emitter_.call("aten::_conj", {Argument::of_value(result)}, geometry, storage);
+    if (bits & kNegativeBit) result = emitter_.call("aten::_neg_view", {Argument::of_value(result)}, geometry, storage);
     return result;
   }
 
@@ -405,12 +378,12 @@ class StorageImages {
                              value.producer);
     }
     TensorGeometry geometry = TensorGeometry::of(old_, id);
-    const NodeId node = emitter_.append(emitter_.target("aten::empty_strided"),
-                                        {new_.int_list(old_.sizes(id)), new_.int_list(old_.strides(id)),
-                                         Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
-                                         Argument::of_device(value.device()), Argument::none()});
     geometry.offset = 0;
-    const ValueId made = emitter_.add_result(node, geometry, emitter_.add_storage(node, geometry));
+    const ValueId made = emitter_.call("aten::empty_strided",
+                                       {new_.int_list(old_.sizes(id)), new_.int_list(old_.strides(id)),
+                                        Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
+                                        Argument::of_device(value.device()), Argument::none()},
+                                       geometry);
     define(id, made);
     return made;
   }
@@ -419,12 +392,12 @@ class StorageImages {
   // bytes can be scattered into.
   ValueId in_bytes(ValueId content, TensorGeometry& target) {
     const int64_t item = target.itemsize();
-    content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
+    content = emitter_.call("aten::clone", {Argument::of_value(content), Argument::of_int(0)});
     const StorageId storage = new_.value(content).storage;
     TensorGeometry bytes = TensorGeometry::of(new_, content);
     bytes.sizes.push_back(1);
     bytes.strides.push_back(1);
-    content = emitter_.call(emitter_.target("aten::unsqueeze"),
+    content = emitter_.call("aten::unsqueeze",
                             {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(target.sizes.size()))},
                             bytes, storage);
     bytes.dtype = at::kByte;
@@ -432,7 +405,7 @@ class StorageImages {
     for (int64_t& stride : bytes.strides) stride *= item;
     bytes.strides.back() = 1;
     content =
-        emitter_.call(emitter_.target("aten::view.dtype"),
+        emitter_.call("aten::view.dtype",
                       {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))}, bytes, storage);
     target.dtype = at::kByte;
     for (int64_t& stride : target.strides) stride *= item;
@@ -457,8 +430,8 @@ class StorageImages {
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content) {
     if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
     const NodeId producer = old_.value(view).producer;
-    const std::string& name = old_.target(producer).name();
-    if (!is_scatterable(name) || bits_[view] != 0) return std::nullopt;
+    const char* const scatter = scatter_of(old_.target(producer).name());
+    if (scatter == nullptr || bits_[view] != 0) return std::nullopt;
     const Step step = step_to(view);
     if (!step.source.valid() || !covers(step.source) || bits_[step.source] != 0) return std::nullopt;
     if (ends_within(old_.value(view).storage, TensorGeometry::of(old_, view).itemsize())) return std::nullopt;
@@ -473,9 +446,6 @@ class StorageImages {
       arguments.push_back(Argument::of_value(whole));
       arguments.push_back(Argument::of_value(content));
     }
-    const char* scatter = name == "aten::slice.Tensor" ? "aten::slice_scatter"
-                          : name == "aten::select.int" ? "aten::select_scatter"
-                                                       : "aten::diagonal_scatter";
     const NodeId node = emitter_.append(emitter_.target(scatter), arguments);
     const TensorGeometry geometry = TensorGeometry::of(new_, whole);
     const StorageId storage = emitter_.add_storage(node, geometry, new_.storage(new_.value(whole).storage).bytes);
@@ -487,9 +457,8 @@ class StorageImages {
     const auto sizes = old_.sizes(view);
     const auto strides = old_.strides(view);
     const auto contiguous = c10::contiguous_strides(sizes);
-    const StridedView wanted{sizes, strides, 0, 1};
-    if (!same_elements(wanted, {sizes, {contiguous.data(), contiguous.size()}, 0, 1})) return {};
-    return emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
+    if (!same_elements({sizes, strides, 0, 1}, {sizes, {contiguous.data(), contiguous.size()}, 0, 1})) return {};
+    return emitter_.call("aten::clone", {Argument::of_value(content), Argument::of_int(0)});
   }
 
   const Graph& old_;
@@ -586,9 +555,7 @@ class Functionalizer {
     prepare_saved(n);
     const std::vector<Argument> arguments = current_arguments(n);
     const NodeId made = emitter_.append(carried_.target(old_.node(n).target), arguments);
-    std::vector<Argument> results;
-    for (const Argument& result : old_.results(n)) results.push_back(result_like(result, made));
-    new_.set_results(made, results);
+    new_.set_results(made, emitter_.mapped(old_.results(n), [&](ValueId v) { return define_like(v, made); }));
     carried_.node(n, made);
     keep_saved(n, made);
   }
@@ -703,9 +670,7 @@ class Functionalizer {
       ValueId plain = images_.current(source.ref.value);
       // Operators other than views would read the lazy value as if it were the stored one.
       const bool lazy = images_.has_bits(source.ref.value);
-      if (lazy) {
-        plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
-      }
+      if (lazy) plain = emitter_.call("aten::clone", {Argument::of_value(plain), Argument::of_int(0)});
       const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
       content = emitter_.expand(typed, sizes);
       // A new tensor must have the layout of the one it replaces, unless it is scattered: later kernels must get the
@@ -717,7 +682,7 @@ class Functionalizer {
         const bool fresh = (typed != plain || lazy) && content == typed;
         if (!fresh || !same_elements(have, wanted)) {
           const bool keep = same_elements(have, wanted) && is_dense(have);
-          content = emitter_.call(emitter_.target("aten::clone"),
+          content = emitter_.call("aten::clone",
                                   {Argument::of_value(content), keep ? Argument::none() : Argument::of_int(0)});
         }
       }
@@ -725,15 +690,13 @@ class Functionalizer {
       return false;
     } else {
       const Argument number = emitter_.mapped(source, [&](ValueId v) { return images_.current(v); });
-      TensorGeometry geometry;
-      geometry.dtype = value.dtype;
-      geometry.device = value.device();
-      geometry.sizes.assign(sizes.begin(), sizes.end());
-      geometry.strides = c10::contiguous_strides(sizes);
-      content = emitter_.call(emitter_.target("aten::full"),
+      content = emitter_.call("aten::full",
                               {new_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
                                Argument::none(), Argument::of_device(value.device()), Argument::none()},
-                              geometry, StorageId());
+                              {.dtype = value.dtype,
+                               .sizes = {sizes.begin(), sizes.end()},
+                               .strides = c10::contiguous_strides(sizes),
+                               .device = value.device()});
     }
     commit(written, content);
     // Backward nodes link to the last new node, which replaces the write.
@@ -768,8 +731,7 @@ class Functionalizer {
     for (size_t i = 0; i < written.size(); ++i) {
       const StridedView have = view_of(new_, contents[i]);
       const StridedView wanted = view_of(old_, written[i].after);
-      const bool same_sizes =
-          std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
+      const bool same_sizes = std::ranges::equal(have.sizes, wanted.sizes);
       const bool same_layout =
           same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
       const bool same_dtype = new_.value(contents[i]).dtype == old_.value(written[i].after).dtype;
@@ -813,17 +775,15 @@ class Functionalizer {
     const OperatorFacts& facts = old_.facts(n);
     std::vector<Argument> results;
     for (size_t r = 0; r < old_.results(n).size(); ++r) {
-      const bool aliases =
-          std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
-      if (!aliases) results.push_back(result_like(old_.results(n)[r], made));
+      if (std::ranges::find(facts.aliases, r, &OperatorFacts::Alias::result) != facts.aliases.end()) continue;
+      results.push_back(emitter_.mapped(old_.results(n)[r], [&](ValueId v) { return define_like(v, made); }));
     }
     // Each written storage is replaced by one new storage as a whole, so tensors that shared one still do.
     std::vector<std::pair<StorageId, StorageId>> storages;
     std::vector<std::pair<StorageId, ValueId>> wholes;
     size_t next = 0;
     for (const uint16_t position : facts.written) {
-      const Argument& argument = old_.arguments(n)[position];
-      const auto written_value = [&]() -> Argument {
+      results.push_back(emitter_.mapped(old_.arguments(n)[position], [&](ValueId) {
         const Written& w = written[next++];
         const StorageId storage = old_.value(w.before).storage;
         TensorGeometry geometry = TensorGeometry::of(old_, w.after);
@@ -835,25 +795,12 @@ class Functionalizer {
         }
         const ValueId value = emitter_.new_tensor(made, geometry, known->second);
         wholes.emplace_back(storage, value);
-        return Argument::of_value(value);
-      };
-      if (argument.kind == ArgumentKind::kValue) {
-        results.push_back(written_value());
-      } else if (argument.kind == ArgumentKind::kList) {
-        std::vector<Argument> elements;
-        for (const Argument& element : old_.list(argument)) {
-          elements.push_back(element.kind == ArgumentKind::kValue ? written_value() : Argument::none());
-        }
-        results.push_back(new_.make_list(elements));
-      } else {
-        results.push_back(Argument::none());
-      }
+        return value;
+      }));
     }
     new_.set_results(made, results);
     carried_.node(n, made);
-    for (const auto& [storage, whole] : wholes) {
-      images_.replace_grown(storage, whole, view_of(new_, whole).bytes().second);
-    }
+    for (const auto& [storage, whole] : wholes) images_.replace(storage, whole, view_of(new_, whole).bytes().second);
     keep_saved(n, made);
   }
 
@@ -875,9 +822,7 @@ class Functionalizer {
     bool good = true;
     const auto arguments = old_.arguments(n);
     for (uint16_t i = 0; i < arguments.size(); ++i) {
-      const bool is_written =
-          std::any_of(written.begin(), written.end(), [&](const Written& w) { return w.position == i; });
-      if (is_written) continue;
+      if (std::ranges::find(written, i, &Written::position) != written.end()) continue;
       old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
         const Value& value = old_.value(v);
         if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
@@ -896,11 +841,10 @@ class Functionalizer {
   ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking) {
     const Value& value = new_.value(content);
     if (value.dtype == dtype && value.device() == device) return content;
-    const auto same_device = value.device() == device;
-    return emitter_.call(emitter_.target("aten::_to_copy"),
+    return emitter_.call("aten::_to_copy",
                          {Argument::of_value(content),
                           value.dtype == dtype ? Argument::none() : Argument::of_int(static_cast<int64_t>(dtype)),
-                          Argument::none(), same_device ? Argument::none() : Argument::of_device(device),
+                          Argument::none(), value.device() == device ? Argument::none() : Argument::of_device(device),
                           Argument::none(), non_blocking, Argument::none()});
   }
 
@@ -979,8 +923,7 @@ class Functionalizer {
     alias = emitter_.as_strided(alias, row);
     row.sizes = {bytes / row.itemsize()};
     mutable_storage(new_, storage).bytes = std::max(new_.storage(storage).bytes, bytes);
-    return emitter_.call(emitter_.target("aten::resize_"),
-                         {Argument::of_value(alias), new_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
+    return emitter_.call("aten::resize_", {Argument::of_value(alias), new_.int_list(row.sizes), Argument::none()}, row,
                          storage);
   }
 
@@ -998,22 +941,11 @@ class Functionalizer {
   }
 
   std::vector<Argument> current_arguments(NodeId n) {
-    std::vector<Argument> arguments;
-    for (const Argument& argument : old_.arguments(n)) {
-      arguments.push_back(emitter_.mapped(argument, [&](ValueId v) { return images_.current(v); }));
-    }
-    return arguments;
+    return emitter_.mapped(old_.arguments(n), [&](ValueId v) { return images_.current(v); });
   }
 
-  // Creates results like the old node's. A view is in the new storage of its image; other results get new storages.
-  Argument result_like(const Argument& result, NodeId made) {
-    if (result.kind == ArgumentKind::kList) {
-      std::vector<Argument> elements;
-      for (const Argument& element : old_.list(result)) elements.push_back(result_like(element, made));
-      return new_.make_list(elements);
-    }
-    if (result.kind != ArgumentKind::kValue) return result;
-    const ValueId id = result.ref.value;
+  // Creates a result like the old node's. A view is in the new storage of its image; others get new storages.
+  ValueId define_like(ValueId id, NodeId made) {
     const Value& value = old_.value(id);
     TensorMeta spec = old_.meta(id);
     if (value.storage.valid()) {
@@ -1022,7 +954,7 @@ class Functionalizer {
     }
     const ValueId copy = new_.new_value(made, value.kind, spec);
     images_.define(id, copy);
-    return Argument::of_value(copy);
+    return copy;
   }
 
   void keep_saved(NodeId n, NodeId made) {
@@ -1077,8 +1009,7 @@ void read_signature(const Graph& graph, FunctionalizeResult& result) {
     const Argument& self = graph.arguments(n).front();
     if (self.kind == ArgumentKind::kValue) result.mutated.push_back({placeholder_of(self.ref.value), n});
   }
-  std::sort(result.mutated.begin(), result.mutated.end(),
-            [](const auto& a, const auto& b) { return a.placeholder < b.placeholder; });
+  std::ranges::sort(result.mutated, {}, &FunctionalizeResult::Mutated::placeholder);
   if (!output.valid()) return;
   std::unordered_map<StorageId, uint32_t> first;
   uint32_t position = 0;

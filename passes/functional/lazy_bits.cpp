@@ -1,6 +1,5 @@
 #include "passes/functional/lazy_bits.h"
 
-#include <string_view>
 #include <utility>
 
 #include "ir/operators/operator_facts.h"

@@ -48,6 +48,11 @@ int64_t int_or(const Argument& argument, int64_t otherwise) {
   return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
 }
 
+void erase_dimension(TensorGeometry& geometry, size_t dim) {
+  geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+  geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
+}
+
 }  // namespace
 
 class Reinplacer {
@@ -57,7 +62,6 @@ class Reinplacer {
         bits_(lazy_bits_of(graph)),
         storages_(graph.storage_count()),
         into_(graph.storage_count()),
-        limit_(graph.storage_count()),
         original_searched_(graph.target_count()) {
     collect_facts();
   }
@@ -129,8 +133,7 @@ class Reinplacer {
       const bool writes = facts.unknown || (!facts.written.empty() && writes_now(old_, n, facts));
       const bool is_write_back = writes && old_.target(n).name() == "aten::copy_";
       for (size_t i = 0; i < arguments.size(); ++i) {
-        const bool written = writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) !=
-                                                             facts.written.end());
+        const bool written = writes && (facts.unknown || std::ranges::find(facts.written, i) != facts.written.end());
         old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
           const StorageId id = old_.value(v).storage;
           if (!id.valid()) return;
@@ -153,7 +156,6 @@ class Reinplacer {
         });
       }
     }
-    for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
   }
 
   // Returns the storage that a result's storage was merged into, possibly through several merges.
@@ -197,15 +199,14 @@ class Reinplacer {
     }
     if (!is_dead_after(operand, ordinal, except)) return false;
     // Memory that a write-back overwrites must not be read afterwards under another name, nor be returned.
-    const uint32_t limit = limit_[merged(a.storage).index];
+    const uint32_t limit = storages_[merged(a.storage).index].write_back;
     const StorageFacts& taken = storages_[b.storage.index];
     return limit == 0 || (taken.last_read <= limit && !taken.returned);
   }
 
   // Facts about the result's storage become facts about the operand's.
   void merge(ValueId operand, ValueId result) {
-    const StorageId to = merged(old_.value(operand).storage);
-    into_[old_.value(result).storage.index] = to;
+    into_[old_.value(result).storage.index] = merged(old_.value(operand).storage);
   }
 
   // Pairs the operands that an in-place operator writes with the corresponding results; empty if that is impossible. A
@@ -233,7 +234,7 @@ class Reinplacer {
     const auto arguments = old_.arguments(n);
     bool found = false;
     for (size_t i = 0; i < arguments.size(); ++i) {
-      const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
+      const bool is_written = std::ranges::find(facts.written, i) != facts.written.end();
       old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
         const StorageId storage = old_.value(v).storage;
         uint32_t same = 0;
@@ -258,12 +259,9 @@ class Reinplacer {
         old_.value(write.made).dtype != value.dtype || storages_[old_.value(write.made).storage.index].saved) {
       return false;
     }
-    const StridedView there{{place->sizes.data(), place->sizes.size()},
-                            {place->strides.data(), place->strides.size()},
-                            place->offset,
-                            place->itemsize()};
+    const StridedView there{place->sizes, place->strides, place->offset, place->itemsize()};
     const StridedView dense = view_of(old_, write.made);
-    if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
+    if (!std::ranges::equal(dense.sizes, there.sizes)) return false;
     const FunctionalForm* form = functional_form(target);
     const bool same_bits =
         form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(old_, n)) ||
@@ -288,21 +286,18 @@ class Reinplacer {
     if (writes.size() == 1 && !old_.has_uses(writes[0].made)) return false;
     if (writes.size() == 1) scatter = only_scatter(writes[0].made);
     if (reads_what_it_writes(n, facts, writes)) return false;
-    if (scatter.valid() && makes_scatter_redundant(n, ordinal, *target, writes[0], scatter)) {
-      decisions_[n] = {Kind::kInPlace, target};
-      decisions_[scatter].kind = Kind::kOmitted;
-      merge(writes[0].operand, writes[0].made);
-      merge(old_.arguments(scatter)[0].ref.value, old_.results(scatter).front().ref.value);
-      ++result.operators;
-      ++result.scatters;
-      return true;
-    }
+    const bool redundant = scatter.valid() && makes_scatter_redundant(n, ordinal, *target, writes[0], scatter);
     for (const Write& write : writes) {
-      if (!may_take(write.operand, write.made, ordinal)) return false;
+      if (!redundant && !may_take(write.operand, write.made, ordinal)) return false;
     }
     decisions_[n] = {Kind::kInPlace, target};
     for (const Write& write : writes) merge(write.operand, write.made);
     ++result.operators;
+    if (redundant) {
+      decisions_[scatter].kind = Kind::kOmitted;
+      merge(old_.arguments(scatter)[0].ref.value, old_.results(scatter).front().ref.value);
+      ++result.scatters;
+    }
     return true;
   }
 
@@ -376,10 +371,7 @@ class Reinplacer {
       if (length <= 0) return std::nullopt;
       geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
       const int64_t stride = geometry.strides[first] + geometry.strides[second];
-      for (const size_t d : {std::max(first, second), std::min(first, second)}) {
-        geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
-        geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
-      }
+      for (const size_t d : {std::max(first, second), std::min(first, second)}) erase_dimension(geometry, d);
       geometry.sizes.push_back(length);
       geometry.strides.push_back(stride);
       return geometry;
@@ -391,8 +383,7 @@ class Reinplacer {
     if (name == "aten::select_scatter") {
       const int64_t index = int_or(arguments[3], 0);
       geometry.offset += (index < 0 ? index + size : index) * stride;
-      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
-      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
+      erase_dimension(geometry, dim);
       return geometry;
     }
     const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
@@ -439,7 +430,6 @@ class Reinplacer {
   const IdMap<ValueId, uint8_t> bits_;
   std::vector<StorageFacts> storages_;
   std::vector<StorageId> into_;  // by storage: the storage it was merged into
-  std::vector<uint32_t> limit_;  // by storage: ordinal of its write-back, propagated by merges; 0 if none
   IdMap<NodeId, uint32_t> ordinal_;
   IdMap<NodeId, Decision> decisions_;
   std::vector<std::unique_ptr<const Target>> originals_;  // of functional calls
@@ -449,7 +439,7 @@ class Reinplacer {
 
 // Creates each node as decided, in a new graph.
 class Reinplacer::Build {
-  // Maps old values to new ones. Comes first, since its type is deduced.
+  // Comes first, since its type is deduced.
   auto value_of() const {
     return [this](ValueId v) { return now_[v]; };
   }
@@ -463,21 +453,12 @@ class Reinplacer::Build {
       const Decision decision = std::as_const(decided_.decisions_)[n];
       carried_.enter_region(old_.node(n).region, value_of());
       emitter_.stand_for(n, carried_.replacement_of(old_.node(n).forward));
-      std::vector<Argument> arguments;
-      for (const Argument& argument : old_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
-      switch (decision.kind) {
-        case Kind::kCopy:
-          copy(n, arguments);
-          break;
-        case Kind::kInPlace:
-          call_in_place(n, *decision.target, arguments);
-          break;
-        case Kind::kView:
-          scatter_to_view(n, arguments);
-          break;
-        case Kind::kOmitted:
-          old_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
-          break;
+      std::vector<Argument> arguments = emitter_.mapped(old_.arguments(n), value_of());
+      if (decision.kind == Kind::kCopy) copy(n, arguments);
+      if (decision.kind == Kind::kInPlace) call_in_place(n, *decision.target, arguments);
+      if (decision.kind == Kind::kView) scatter_to_view(n, arguments);
+      if (decision.kind == Kind::kOmitted) {
+        old_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
       }
       carried_.done(n);
     }
@@ -505,11 +486,7 @@ class Reinplacer::Build {
 
   template <class Like>
   std::vector<Argument> results_like(NodeId node, std::span<const Argument> results, Like&& like) {
-    std::vector<Argument> copies;
-    for (const Argument& argument : results) {
-      copies.push_back(emitter_.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
-    }
-    return copies;
+    return emitter_.mapped(results, [&](ValueId v) { return define(node, v, like(v)); });
   }
   std::vector<Argument> same_results(NodeId node, std::span<const Argument> results) {
     return results_like(node, results, [](ValueId v) { return v; });
@@ -517,7 +494,11 @@ class Reinplacer::Build {
 
   void copy(NodeId n, const std::vector<Argument>& arguments) {
     const NodeId node = emitter_.append(carried_.target(old_.node(n).target), arguments);
-    new_.set_results(node, same_results(node, old_.results(n)));
+    finish(n, node, same_results(node, old_.results(n)));
+  }
+
+  void finish(NodeId n, NodeId node, const std::vector<Argument>& results) {
+    new_.set_results(node, results);
     carried_.node(n, node);
     carried_.saved(n, node, value_of());
   }
@@ -533,8 +514,8 @@ class Reinplacer::Build {
       old_.for_each_value(old_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
       // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
       // the result read the operand.
-      const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
-                                        [&](const auto& a) { return a.argument == facts.written[w]; });
+      const bool returned =
+          std::ranges::find(facts.aliases, facts.written[w], &OperatorFacts::Alias::argument) != facts.aliases.end();
       size_t next = 0;
       const auto operand = [&](ValueId) { return operands[next++]; };
       if (returned) {
@@ -543,9 +524,7 @@ class Reinplacer::Build {
         old_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
       }
     }
-    new_.set_results(node, copies);
-    carried_.node(n, node);
-    carried_.saved(n, node, value_of());
+    finish(n, node, copies);
   }
 
   // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is

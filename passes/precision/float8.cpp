@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <fnmatch.h>
 #include <limits>
-#include <map>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -28,7 +27,6 @@
 #include "ir/edit/bulk_edits.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 namespace {

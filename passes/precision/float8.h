@@ -22,7 +22,6 @@
 #include <map>
 #include <string>
 
-#include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/pass.h"
 

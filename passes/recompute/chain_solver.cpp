@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/recompute.h"

@@ -40,7 +40,6 @@
 //
 // Linear in the graph times the depth of nesting; about 1 us per node.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>

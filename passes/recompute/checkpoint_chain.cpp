@@ -1,19 +1,15 @@
 // Models a training step as a chain of stages: the cuts in forward, the memory of each stage, and its recompute
-// options.
-//
-// A cut is a place where everything later depends on the past through one tensor: the residual stream between two
-// layers. Networks with long skip connections (U-Net) have few such places. There the tensor with the longest lifetime
-// is kept under every plan, and the search for cuts is repeated without it. Each attempt is linear in storages and
+// options. The search for cuts is repeated without each tensor that is excluded; each attempt is linear in storages and
 // nodes.
 //
-// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the options per stage, so at
-// most options.max_options are kept: those close to the lower convex hull of cost over bytes. The greedy searches are
-// quadratic in the tensor groups, times a walk over the stage. The numbers may be approximate, since the solver's plans
-// are evaluated on the graph (checkpoint_curve.cpp).
+// The solver's time grows with the options per stage, so at most options.max_options are kept: those close to the lower
+// convex hull of cost over bytes. The greedy searches are quadratic in the tensor groups, times a walk over the stage.
+// The numbers may be approximate, since the solver's plans are evaluated on the graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -101,9 +97,10 @@ class ChainBuilder {
   void list_forward() {
     const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
     for (const NodeId n : graph_.nodes()) {
-      has_backward_ = has_backward_ || graph_.node(n).phase == Graph::kBackward;
-      if (graph_.node(n).phase != Graph::kForward || graph_.is_placeholder(n) || is_end(graph_.node(n).target) ||
-          std::as_const(again)[graph_.node(n).region].valid()) {
+      const Node& node = graph_.node(n);
+      has_backward_ = has_backward_ || node.phase == Graph::kBackward;
+      if (node.phase != Graph::kForward || graph_.is_placeholder(n) || is_end(node.target) ||
+          std::as_const(again)[node.region].valid()) {
         continue;
       }
       place_[n] = static_cast<int32_t>(forward_.size());
@@ -153,7 +150,7 @@ class ChainBuilder {
   // Cuts forward where only one tensor with a gradient is alive, through which everything later depends on the past.
   // Tensors without gradients (masks, position tables) are ignored, since nothing is recomputed through them.
   void cut() {
-    const auto length = static_cast<int32_t>(forward_.size());
+    const int32_t length = count();
     const std::vector<int32_t> between = places_between_writes();
     // A skip connection over half of the network leaves a stage without cuts. Keeping its tensor allows cuts inside, so
     // cutting is repeated.
@@ -201,14 +198,12 @@ class ChainBuilder {
 
   // Keeps the tensor with the longest lifetime inside the longest stage, if that stage is long. Returns whether it did.
   bool set_aside_in_longest_stage() {
-    const auto length = static_cast<int32_t>(forward_.size());
     size_t longest = 0;
     for (size_t i = 0; i < ends_.size(); ++i) {
       if (ends_[i] - begin_of(i) > ends_[longest] - begin_of(longest)) longest = i;
     }
-    const int32_t begin = begin_of(longest);
-    const int32_t end = ends_[longest];
-    if (end - begin <= std::max(kLongStage, length / kLongPart)) return false;
+    const int32_t begin = begin_of(longest), end = ends_[longest];
+    if (end - begin <= std::max(kLongStage, count() / kLongPart)) return false;
     StorageId found;
     int32_t most = (end - begin) / 4;  // shorter lifetimes would allow few cuts
     for (uint32_t i = 0; i < lives_.size(); ++i) {
@@ -221,12 +216,17 @@ class ChainBuilder {
     }
     if (!found.valid()) return false;
     lives_[found.index].set_aside = true;
-    const NodeId maker = graph_.storage(found).born;
-    chain_.not_a_chain.push_back(fmt::format("{} bytes of {}{} are read {} nodes later: kept",
-                                             graph_.storage(found).bytes, graph_.target(maker).name(), path_of(maker),
-                                             most));
+    note_kept(found, fmt::format("{} nodes", most));
     return true;
   }
+
+  void note_kept(StorageId storage, const std::string& later) {
+    const NodeId maker = graph_.storage(storage).born;
+    chain_.not_a_chain.push_back(fmt::format("{} bytes of {}{} are read {} later: kept", graph_.storage(storage).bytes,
+                                             graph_.target(maker).name(), path_of(maker), later));
+  }
+
+  int32_t count() const { return static_cast<int32_t>(forward_.size()); }
 
   // For messages: " in layers.3.mlp", or "" outside all modules.
   std::string path_of(NodeId n) const {
@@ -241,18 +241,15 @@ class ChainBuilder {
   // Merges the adjacent stages that keep least together until the desired number remains, since the solver's time is
   // cubic in it.
   void merge() {
-    std::vector<int64_t> saved(ends_.size(), 1);
-    const auto add_up = [&](size_t stage) {
-      int64_t bytes = 0;
-      for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) bytes += saved_allocations_[size_t(at)];
-      return bytes;
-    };
-    saved_allocations_.assign(forward_.size(), 0);
+    std::vector<int64_t> saved(ends_.size(), 0);
+    std::vector<int64_t> saved_at(forward_.size(), 0);
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (is_relevant(life) && life.saved) saved_allocations_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
+      if (is_relevant(life) && life.saved) saved_at[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
     }
-    for (size_t i = 0; i < ends_.size(); ++i) saved[i] = add_up(i);
+    for (size_t i = 0; i < ends_.size(); ++i) {
+      saved[i] = std::accumulate(saved_at.begin() + begin_of(i), saved_at.begin() + ends_[i], int64_t{0});
+    }
     const auto join = [&](size_t stage) {  // with the next one
       saved[stage] += saved[stage + 1];
       saved.erase(saved.begin() + static_cast<std::ptrdiff_t>(stage) + 1);
@@ -295,6 +292,11 @@ class ChainBuilder {
     }
     std::erase_if(extents, [](const Extent& extent) { return extent.first == kNowhere; });
     std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.first < b.first; });
+    const auto add_stage = [&](int32_t end, bool fixed, std::string_view name) {
+      ends_.push_back(end);
+      fixed_.push_back(fixed);
+      names_.emplace_back(name);
+    };
     int32_t end = 0;
     for (const Extent& extent : extents) {
       const std::string_view name = graph_.text_or_empty(graph_.region(regions[extent.region]).name);
@@ -303,21 +305,11 @@ class ChainBuilder {
         chain_.not_a_chain.push_back(fmt::format("{} begins before the previous region ends: not a stage", name));
         continue;
       }
-      if (extent.first > end) {
-        ends_.push_back(extent.first);
-        fixed_.push_back(true);
-        names_.emplace_back();
-      }
+      if (extent.first > end) add_stage(extent.first, true, "");
       end = extent.last + 1;
-      ends_.push_back(end);
-      fixed_.push_back(false);
-      names_.emplace_back(name);
+      add_stage(end, false, name);
     }
-    if (end < static_cast<int32_t>(forward_.size())) {
-      ends_.push_back(static_cast<int32_t>(forward_.size()));
-      fixed_.push_back(true);
-      names_.emplace_back();
-    }
+    if (end < count()) add_stage(count(), true, "");
   }
 
   // Keeps tensors that are read beyond the next stage, under every plan: dropping a stage would drop them while a later
@@ -333,12 +325,8 @@ class ChainBuilder {
       const int32_t stages = stage_of_[size_t(life.last)] - stage_of_[size_t(life.born)];
       if (stages == 0 || (stages == 1 && life.gradient)) continue;
       life.set_aside = true;
-      if (life.gradient) {  // masks and position tables do not prevent a chain
-        const NodeId maker = graph_.storage(StorageId(i)).born;
-        chain_.not_a_chain.push_back(fmt::format("{} bytes of {}{} are read {} stages later: kept",
-                                                 graph_.storage(StorageId(i)).bytes, graph_.target(maker).name(),
-                                                 path_of(maker), stages));
-      }
+      // Masks and position tables do not prevent a chain.
+      if (life.gradient) note_kept(StorageId(i), fmt::format("{} stages", stages));
     }
   }
 
@@ -352,6 +340,7 @@ class ChainBuilder {
       if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += cost_of_node(n);
     }
   }
+
   // A stage is named after its most expensive module, which users recognize.
   std::string name_of(size_t stage) const {
     if (stage < names_.size() && !names_[stage].empty()) return names_[stage];
@@ -450,15 +439,13 @@ class ChainBuilder {
   // Results of one node are grouped, since recomputing one of them yields the others.
   std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& outputs) const {
     std::vector<Storages> groups;
-    std::unordered_map<int32_t, size_t> by_maker;
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) {
+      Storages group;
       graph_.for_each_output(forward_[size_t(at)], [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!saved.contains(s) || outputs.contains(s) || lives_[s.index].born != at) return;
-        const auto [entry, added] = by_maker.try_emplace(at, groups.size());
-        if (added) groups.emplace_back();
-        groups[entry->second].insert(s);
+        if (saved.contains(s) && !outputs.contains(s) && lives_[s.index].born == at) group.insert(s);
       });
+      if (!group.empty()) groups.push_back(std::move(group));
     }
     return groups;
   }
@@ -480,8 +467,8 @@ class ChainBuilder {
       return kept;
     };
     Storages kept = outputs;
-    if (down) {
-      for (const Storages& group : groups) kept.insert(group.begin(), group.end());
+    for (const Storages& group : groups) {
+      if (down) kept.insert(group.begin(), group.end());
     }
     int64_t cost = note(kept);
     std::vector<const Storages*> left;
@@ -595,15 +582,14 @@ class ChainBuilder {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);
     int64_t others = 0;
-    const auto stage_of = [&](StorageId s) {
+    const auto bytes_with = [&](StorageId s) -> int64_t& {
       const ForwardLife& life = lives_[s.index];
-      return is_relevant(life) ? stage_of_[size_t(life.born)] : kNowhere;
+      return is_relevant(life) ? live[size_t(stage_of_[size_t(life.born)])] : others;
     };
     std::unordered_map<NodeId, std::vector<StorageId>> allocated_at;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const Storage& storage = graph_.storage(StorageId(i));
-      const bool there = !storage.born.valid() || graph_.is_erased(storage.born) || graph_.is_placeholder(storage.born);
-      if (there) {
+      if (!storage.born.valid() || graph_.is_erased(storage.born) || graph_.is_placeholder(storage.born)) {
         others += storage.bytes;
       } else {
         allocated_at[storage.born].push_back(StorageId(i));
@@ -631,10 +617,7 @@ class ChainBuilder {
         }
       }
       if (const auto found = allocated_at.find(n); found != allocated_at.end()) {
-        for (const StorageId s : found->second) {
-          const int32_t of = stage_of(s);
-          (of == kNowhere ? others : live[size_t(of)]) += graph_.storage(s).bytes;
-        }
+        for (const StorageId s : found->second) bytes_with(s) += graph_.storage(s).bytes;
       }
       if (backward) {
         int64_t bytes = others - chain_.elsewhere;
@@ -643,10 +626,7 @@ class ChainBuilder {
         at.backward_peak = std::max(at.backward_peak, bytes);
       }
       // Frees take effect after the node: the storage is still alive while the node runs.
-      for (const StorageId s : graph_.frees(n)) {
-        const int32_t of = stage_of(s);
-        (of == kNowhere ? others : live[size_t(of)]) -= graph_.storage(s).bytes;
-      }
+      for (const StorageId s : graph_.frees(n)) bytes_with(s) -= graph_.storage(s).bytes;
     }
     // The peak of a stage without backward is at least the bytes it keeps.
     for (ChainStage& at : chain_.stages) at.backward_peak = std::max(at.backward_peak, at.options[0].saved);
@@ -664,9 +644,8 @@ class ChainBuilder {
   std::vector<int32_t> ends_;  // by stage, the first position after it
   std::vector<bool> fixed_;
   std::vector<std::string> names_;
-  std::vector<int32_t> stage_of_;           // by position
-  std::vector<int64_t> saved_allocations_;  // by position
-  std::vector<int64_t> backward_costs_;     // by stage
+  std::vector<int32_t> stage_of_;        // by position
+  std::vector<int64_t> backward_costs_;  // by stage
   // Storages allocated by the current stage.
   std::unordered_map<StorageId, ForwardLife> own_;
   CheckpointChain chain_;

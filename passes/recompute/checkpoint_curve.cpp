@@ -1,10 +1,5 @@
 // Computes the Pareto curve of peak memory and recompute cost by applying plans to the graph.
 //
-// Plans come from the chain model and from every policy; each is applied to a copy of the graph, whose peak is
-// measured. So an inaccurate stage model cannot make a result wrong; at worst a better plan was not proposed. Since
-// every policy is tried, `optimal` is never worse than any of them. Costs a chain (checkpoint_chain.cpp), its dynamic
-// programming, and a copy and rewrite of the graph per plan.
-//
 // Node costs: passes/ cannot depend on the profiler, a higher layer, so the few formulas that distinguish a matrix
 // product from a gelu are here. Other operators are memory-bound and cost their bytes.
 #include <fmt/format.h>

@@ -6,10 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fnmatch.h>
-#include <optional>
 
 #include "ir/edit/bulk_edits.h"
 #include "passes/recompute/forward_checkpoints.h"
@@ -124,8 +122,6 @@ std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& 
   throw Error(fmt::format("no region matches modules={}{}{}", patterns,
                           names.empty() ? "; the graph has no named regions" : "; available regions include:", names));
 }
-
-// ---- Policies
 
 CheckpointPolicy each_region() { return every_kth_region(1); }
 
@@ -245,8 +241,6 @@ CheckpointPolicy within_budget(int64_t bytes) {
     return std::vector<CheckpointSegment>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(enough));
   };
 }
-
-// ---- Lifetimes
 
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
   std::vector<NodeId> free_points = last_uses(graph);

@@ -370,11 +370,7 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 // second gradient of a tensor is added in place if the first is not used elsewhere. Storages are freed after their last
 // use.
 //
-// The nodes cannot be run: they are only for planning and measuring peaks, as on a captured step. Temporary memory of
-// kernels is not included.
-//
-// Linear in the graph.
-
+// Temporary memory of kernels is not included. Linear in the graph.
 namespace {
 
 class AssumedStep {

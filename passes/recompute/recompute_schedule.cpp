@@ -10,8 +10,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/calls/functions.h"
+#include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
@@ -43,9 +45,7 @@ OffloadPoints offload_points(const Graph& graph, const Effects& effects, Storage
   if (!born.valid() || graph.is_erased(born) || graph.is_placeholder(born)) return {};
   bool possible = true;
   const auto is_written = [&](NodeId n) {
-    const auto writes = effects.writes(n);
-    return std::any_of(writes.begin(), writes.end(),
-                       [&](const StorageWrite& write) { return write.storage == storage; });
+    return std::ranges::find(effects.writes(n), storage, &StorageWrite::storage) != effects.writes(n).end();
   };
   const auto note = [&](NodeId n) {
     if (!points.last_forward.valid() || graph.is_before(points.last_forward, n)) points.last_forward = n;
@@ -76,12 +76,11 @@ OffloadPoints offload_points(const Graph& graph, const Effects& effects, Storage
       points.whole = v;
     }
   });
-  if (possible && points.whole.valid()) {
-    // A view of another dtype cannot be taken from the copy with the same strides.
-    for (const ValueId v : points.read) possible = possible && graph.value(v).dtype == graph.value(points.whole).dtype;
-  }
-  return possible && points.whole.valid() && !points.read.empty() && points.last_forward.valid() ? points
-                                                                                                 : OffloadPoints{};
+  if (!possible || !points.whole.valid() || points.read.empty() || !points.last_forward.valid()) return {};
+  // A view of another dtype cannot be taken from the copy with the same strides.
+  const c10::ScalarType dtype = graph.value(points.whole).dtype;
+  const bool same_dtype = std::ranges::all_of(points.read, [&](ValueId v) { return graph.value(v).dtype == dtype; });
+  return same_dtype ? points : OffloadPoints{};
 }
 
 // Effects are computed once for all levels. Segments are given by regions or by ranges of nodes; if mixed, their
@@ -104,7 +103,7 @@ RecomputeSchedule::RecomputeSchedule(const Graph& graph, std::span<const Checkpo
   collect_demands();
   index_writes();
   std::vector<int32_t> inner_first(levels_.size());
-  for (size_t i = 0; i < levels_.size(); ++i) inner_first[i] = static_cast<int32_t>(i);
+  std::iota(inner_first.begin(), inner_first.end(), 0);
   std::stable_sort(inner_first.begin(), inner_first.end(),
                    [&](int32_t a, int32_t b) { return levels_[size_t(a)].depth > levels_[size_t(b)].depth; });
   for (const int32_t level : inner_first) decide(level);
@@ -194,16 +193,7 @@ bool RecomputeSchedule::draws(NodeId n) const {
   return graph_.target(n).name() != "sg_random::get_state";
 }
 
-// ---- Segments and how they nest
-//
-// Policies give segments by regions (modules), the chain by first and last node. Both become levels. Overlapping
-// segments are rejected, since a node can only be recomputed with one of them. One walk for each form, times the depth
-// of nesting.
 namespace {
-
-std::string_view text_of_name(const Graph& graph, RegionId region) {
-  return graph.text_or_empty(graph.region(region).name);
-}
 
 [[noreturn]] void refuse_segment(const CheckpointSegment& segment, const std::string& what) {
   throw GraphError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
@@ -257,12 +247,13 @@ class RecomputeSchedule::SegmentTree {
           refuse_segment(segment, "a region does not exist");
         }
         if (graph_.region(region).parent != graph_.region(segment.regions[0]).parent) {
-          refuse_segment(segment, fmt::format("'{}' and '{}' have different parents",
-                                              text_of_name(graph_, segment.regions[0]), text_of_name(graph_, region)));
+          refuse_segment(segment,
+                         fmt::format("'{}' and '{}' have different parents", name_of_region(graph_, segment.regions[0]),
+                                     name_of_region(graph_, region)));
         }
         if (segment_at_[region] >= 0) {
           refuse_segment(segment, fmt::format("region '{}' is in another segment, or more than once in this one",
-                                              text_of_name(graph_, region)));
+                                              name_of_region(graph_, region)));
         }
         segment_at_[region] = static_cast<int32_t>(i);
       }
@@ -401,9 +392,6 @@ void RecomputeSchedule::assign_ranges(std::span<const CheckpointSegment> segment
   }
 }
 
-// Decides for one level which nodes can be recomputed, and which of those are needed. Obstacles are propagated first;
-// the remaining demands are accepted, and only nodes that they depend on are recomputed.
-
 namespace {
 
 // Returns whether the operator resizes a written argument or replaces its storage, which cannot be recomputed.
@@ -413,6 +401,8 @@ bool changes_storage(const OperatorFacts& facts) {
 
 }  // namespace
 
+// Decides for one level which nodes can be recomputed, and which of those are needed. Obstacles are propagated first;
+// the remaining demands are accepted, and only nodes that they depend on are recomputed.
 class RecomputeSchedule::Decision {
  public:
   Decision(RecomputeSchedule& plan, int32_t index)
@@ -498,8 +488,7 @@ class RecomputeSchedule::Decision {
 
   // Statistics are the only write that a copy may omit.
   bool is_statistic(NodeId n, StorageId s) const {
-    const auto positions = statistics_to_leave_out(graph_, n);
-    return std::any_of(positions.begin(), positions.end(), [&](size_t position) {
+    return std::ranges::any_of(statistics_to_leave_out(graph_, n), [&](size_t position) {
       return graph_.value(graph_.arguments(n)[position].ref.value).storage == s;
     });
   }
@@ -513,17 +502,14 @@ class RecomputeSchedule::Decision {
         const StorageId s = graph_.value(v).storage;
         if (s.valid() && graph_.storage(s).born == n && !level_.keeps.contains(s)) storages_.try_emplace(s);
       });
-      if (!effects_.geometry_only(n)) {
-        for (const StorageVersion& read : effects_.reads(n)) {
-          if (const auto found = storages_.find(read.storage); found != storages_.end()) {
-            found->second.readers.emplace_back(n, read.version);
-          }
-        }
+      for (const StorageVersion& read : effects_.reads(n)) {
+        const auto found = storages_.find(read.storage);
+        if (found == storages_.end() || effects_.geometry_only(n)) continue;
+        found->second.readers.emplace_back(n, read.version);
       }
       for (const StorageWrite& write : effects_.writes(n)) {
-        if (const auto found = storages_.find(write.storage); found != storages_.end()) {
+        if (const auto found = storages_.find(write.storage); found != storages_.end())
           found->second.writers.push_back(n);
-        }
       }
     }
     for (auto& [storage, use] : storages_) {
@@ -602,13 +588,14 @@ class RecomputeSchedule::Decision {
       level_.recomputed.push_back(n);
       graph_.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!s.valid() || !is_recomputed(s)) return;
+        if (!is_recomputed(s)) return;
+
         values.insert(v);
         if (!effects_.geometry_only(n)) contents.insert(s);
       });
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_recomputed(s)) level_.recomputed_storages.insert(s);
+        if (is_recomputed(s)) level_.recomputed_storages.insert(s);
       });
     }
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
@@ -636,10 +623,7 @@ class RecomputeSchedule::Decision {
   }
 
   c10::Device device_of(StorageId generator) const {
-    for (const Effects::Generator& g : effects_.generators()) {
-      if (g.storage == generator) return g.device;
-    }
-    return c10::Device(c10::DeviceType::CPU);
+    return std::ranges::find(effects_.generators(), generator, &Effects::Generator::storage)->device;
   }
 
   // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it

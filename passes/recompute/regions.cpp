@@ -1,7 +1,6 @@
 #include "passes/recompute/regions.h"
 
 #include <unordered_map>
-#include <vector>
 
 #include "ir/records.h"
 

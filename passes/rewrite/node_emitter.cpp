@@ -1,9 +1,3 @@
-// Copies everything that a pass leaves unchanged when it builds a new graph: regions, phases, notes, saved tensors,
-// storages and their lifetimes, guards. Passes that change most nodes (functionalize, reinplace) rebuild the graph;
-// small changes are edits.
-//
-// Everything is copied in one walk together with the nodes, except lifetimes, which need all uses and take a walk at
-// the end.
 #include "passes/rewrite/node_emitter.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -27,15 +21,13 @@ bool is_given(StorageKind kind) {
 }
 
 TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requires_grad = false) {
-  TensorMeta spec;
-  spec.dtype = geometry.dtype;
-  spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
-  spec.strides = {geometry.strides.data(), geometry.strides.size()};
-  spec.storage = storage;
-  spec.offset = geometry.offset;
-  spec.device = geometry.device;
-  spec.requires_grad = requires_grad;
-  return spec;
+  return {.dtype = geometry.dtype,
+          .sizes = geometry.sizes,
+          .strides = geometry.strides,
+          .storage = storage,
+          .offset = geometry.offset,
+          .device = geometry.device,
+          .requires_grad = requires_grad};
 }
 
 }  // namespace
@@ -80,19 +72,18 @@ void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
     uint16_t position = 0;
     const StorageId storage = new_.value(copy.value).storage;
     // A rebuilt call may have a view of the saved tensor, so compare storages.
-    const auto same = [&](ValueId v) {
-      return v == copy.value || (storage.valid() && new_.value(v).storage == storage);
+    const auto take_if_same = [&](ValueId v) {
+      const bool same = v == copy.value || (storage.valid() && new_.value(v).storage == storage);
+      if (same && copy.role == SavedRole::kInternal) copy = {copy.value, saved.role, position};
     };
     if (saved.role == SavedRole::kArgument) {
       for (const Argument& argument : new_.arguments(made)) {
-        new_.for_each_value({&argument, 1}, [&](ValueId v) {
-          if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kArgument, position};
-        });
+        new_.for_each_value({&argument, 1}, take_if_same);
         ++position;
       }
     } else if (saved.role == SavedRole::kResult) {
       new_.for_each_output(made, [&](ValueId v) {
-        if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kResult, position};
+        take_if_same(v);
         ++position;
       });
     }
@@ -163,11 +154,6 @@ void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(S
   }
   lifetimes(final);
 }
-
-// Appends calls to a new graph and determines their results.
-//
-// A known geometry is used directly, at no cost. Otherwise the operator runs once on fake tensors. The result is cached
-// by target, operand geometry and arguments, so n equal layers run it once.
 
 namespace {
 
@@ -245,18 +231,14 @@ NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments)
   return id;
 }
 
-// Adds a storage for a result. `bytes` is the allocated size, which may be larger than the extent of the result.
 StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
-  Storage storage;
-  storage.born = born;
-  storage.device_type = geometry.device.type();
-  storage.device_index = geometry.device.index();
-  const auto extent =
-      extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
-  const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
+  const int64_t extent = extent_of(geometry.sizes, geometry.strides).value_or(0);
+  const int64_t reached = extent == 0 ? 0 : (extent + geometry.offset) * geometry.itemsize();
   // The verifier rejects a storage shorter than the extent of its values.
-  storage.bytes = std::max(bytes, reached);
-  return new_.add_storage(storage);
+  return new_.add_storage({.bytes = std::max(bytes, reached),
+                           .device_type = geometry.device.type(),
+                           .device_index = geometry.device.index(),
+                           .born = born});
 }
 
 ValueId NodeEmitter::new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage) {
@@ -267,17 +249,10 @@ ValueId NodeEmitter::add_result(NodeId node, const TensorGeometry& geometry, Sto
   return new_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
 }
 
-ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
-                          StorageId storage) {
-  const NodeId node = append(target, arguments);
+ValueId NodeEmitter::call(const std::string& name, std::initializer_list<Argument> arguments,
+                          const TensorGeometry& geometry, StorageId storage) {
+  const NodeId node = append(target(name), arguments);
   return add_result(node, geometry, storage.valid() ? storage : add_storage(node, geometry));
-}
-
-std::string NodeEmitter::key_of(NodeId node) const {
-  std::string key;
-  put(key, new_.node(node).target);
-  put_arguments(key, new_, new_.arguments(node));
-  return key;
 }
 
 // Runs the call on fake tensors with the operands' geometry and records the geometry of its results; the fakes are
@@ -299,14 +274,12 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   calls_.call(node, stack);
   Results results;
   const auto describe = [](const at::Tensor& tensor) {
-    Found found;
-    found.geometry.dtype = tensor.scalar_type();
-    found.geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-    found.geometry.strides.assign(tensor.strides().begin(), tensor.strides().end());
-    found.geometry.offset = tensor.storage_offset();
-    found.geometry.device = tensor.device();
-    found.bytes = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
-    return found;
+    return Found{{.dtype = tensor.scalar_type(),
+                  .sizes = {tensor.sizes().begin(), tensor.sizes().end()},
+                  .strides = {tensor.strides().begin(), tensor.strides().end()},
+                  .offset = tensor.storage_offset(),
+                  .device = tensor.device()},
+                 static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes())};
   };
   for (const c10::IValue& value : stack) {
     auto& found = results.found.emplace_back();
@@ -322,10 +295,12 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   return results;
 }
 
-// Adds results to an appended call, each in a new storage. False if the call cannot be run on fakes.
 bool NodeEmitter::find_results(NodeId node) {
+  std::string key;
+  put(key, new_.node(node).target);
+  put_arguments(key, new_, new_.arguments(node));
   // Failures are cached as well, since repeated layers would fail each time.
-  const auto [entry, added] = known_.try_emplace(key_of(node));
+  const auto [entry, added] = known_.try_emplace(std::move(key));
   if (added) {
     try {
       entry->second = run_on_fakes(node);
@@ -353,28 +328,24 @@ bool NodeEmitter::find_results(NodeId node) {
   return true;
 }
 
-ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments) {
-  const NodeId node = append(target, arguments);
-  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + new_.target(target).name());
+ValueId NodeEmitter::call(const std::string& name, std::initializer_list<Argument> arguments) {
+  const NodeId node = append(target(name), arguments);
+  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + name);
   return new_.results(node).front().ref.value;
 }
 
 // A view by geometry only, if no chain of named views leads to it.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
-  const Argument arguments[] = {
-      Argument::of_value(source), new_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
-      new_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
-  const NodeId node = append(target("aten::as_strided"), arguments);
-  return add_result(node, geometry, new_.value(source).storage);
+  return call("aten::as_strided",
+              {Argument::of_value(source), new_.int_list(geometry.sizes), new_.int_list(geometry.strides),
+               Argument::of_int(geometry.offset)},
+              geometry, new_.value(source).storage);
 }
 
 // Returns the storage as a 1-D tensor of a dtype, to write parts of it whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = new_.value(source).storage;
-  TensorGeometry row;
-  row.dtype = new_.value(source).dtype;
-  row.device = new_.value(source).device();
-  row.strides = {1};
+  TensorGeometry row{.dtype = new_.value(source).dtype, .strides = {1}, .device = new_.value(source).device()};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
   // Element sizes are powers of two, so the larger is a multiple of the smaller.
   const int64_t unit = std::max(wanted, row.itemsize());
@@ -387,13 +358,13 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
-  return call(target("aten::view.dtype"), {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))},
-              row, storage);
+  return call("aten::view.dtype", {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))}, row,
+              storage);
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
   TensorGeometry geometry = TensorGeometry::of(new_, source);
-  if (std::equal(sizes.begin(), sizes.end(), geometry.sizes.begin(), geometry.sizes.end())) return source;
+  if (std::ranges::equal(sizes, geometry.sizes)) return source;
   const size_t added = sizes.size() - geometry.sizes.size();
   c10::SmallVector<int64_t, 6> strides(sizes.size(), 0);
   for (size_t i = 0; i < geometry.sizes.size(); ++i) {
@@ -405,8 +376,8 @@ ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
   }
   geometry.sizes.assign(sizes.begin(), sizes.end());
   geometry.strides = strides;
-  return call(target("aten::expand"), {Argument::of_value(source), new_.int_list(sizes), Argument::of_bool(false)},
-              geometry, new_.value(source).storage);
+  return call("aten::expand", {Argument::of_value(source), new_.int_list(sizes), Argument::of_bool(false)}, geometry,
+              new_.value(source).storage);
 }
 
 }  // namespace shadowgraph

@@ -59,7 +59,6 @@ class GraphRebuild {
 // New nodes inherit the region, phase, flags and source line of the old node that they replace. Views are given their
 // geometry; the results of other calls are found by running the operator on fake tensors, cached by target, operand
 // geometry and arguments.
-
 class NodeEmitter {
  public:
   // Both must outlive this object.
@@ -79,14 +78,17 @@ class NodeEmitter {
     switch (argument.kind) {
       case ArgumentKind::kValue:
         return Argument::of_value(value_of(argument.ref.value));
-      case ArgumentKind::kList: {
-        std::vector<Argument> elements;
-        for (const Argument& element : old_.list(argument)) elements.push_back(mapped(element, value_of));
-        return new_.make_list(elements);
-      }
+      case ArgumentKind::kList:
+        return new_.make_list(mapped(old_.list(argument), value_of));
       default:
         return copied(argument);
     }
+  }
+  template <class F>
+  std::vector<Argument> mapped(std::span<const Argument> arguments, F&& value_of) {
+    std::vector<Argument> all;
+    for (const Argument& argument : arguments) all.push_back(mapped(argument, value_of));
+    return all;
   }
   // Converts an argument without values.
   Argument copied(const Argument& argument);
@@ -98,18 +100,17 @@ class NodeEmitter {
   }
   // Adds the results given by the operator's shape rule, each in a new storage; false if it has none or fails.
   bool find_results(NodeId node);
-  // Appends a call with one newly allocated result. Rethrows the operator's exceptions.
-  ValueId call(TargetId target, std::initializer_list<Argument> arguments);
-  // Appends a call whose one result has this geometry in `storage`.
-  ValueId call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
-               StorageId storage);
+  // Appends a call of "aten::add.Tensor" with one newly allocated result. Rethrows the operator's exceptions.
+  ValueId call(const std::string& name, std::initializer_list<Argument> arguments);
+  // Appends a call whose one result has this geometry in `storage`, or in a new one.
+  ValueId call(const std::string& name, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
+               StorageId storage = {});
   ValueId add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad = false);
   // Does not add it to the node's results.
   ValueId new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage);
   // Adds a storage for a tensor of this geometry, with at least `bytes` bytes.
   StorageId add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes = 0);
 
-  // ---- Views
   ValueId as_strided(ValueId source, const TensorGeometry& geometry);
   // Returns the first `bytes` of the storage of `source` as a 1-D tensor of `dtype`, rounded up to whole elements.
   ValueId flat(ValueId source, c10::ScalarType dtype, int64_t bytes);
@@ -124,7 +125,6 @@ class NodeEmitter {
     std::vector<std::vector<Found>> found;  // by return; a list has several
     std::vector<bool> is_list;
   };
-  std::string key_of(NodeId node) const;
   Results run_on_fakes(NodeId node);
 
   const Graph& old_;

@@ -27,7 +27,6 @@
 #include "ir/analysis/identity.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
-#include "ir/text/words.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/graph/text.h"

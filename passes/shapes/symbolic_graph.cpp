@@ -66,19 +66,13 @@ class GraphWalk {
   // Strings and targets are hashed once, since many nodes share them.
   void hash(StringId id) {
     if (id.index >= strings_.size()) strings_.resize(graph_.string_count(), 0);
-    if (id.index >= strings_.size()) {  // never set, same as ""
-      hash(std::string_view());
-      return;
-    }
+    if (id.index >= strings_.size()) return hash(std::string_view());  // never set, same as ""
     uint64_t& known = strings_[id.index];
     if (known == 0) known = std::hash<std::string_view>{}(graph_.text(id));
     sink_.token(known);
   }
   void target(TargetId id) {
-    if (!id.valid()) {
-      sink_.token(0);
-      return;
-    }
+    if (!id.valid()) return sink_.token(0);
     if (id.index >= targets_.size()) targets_.resize(graph_.target_count(), 0);
     uint64_t& known = targets_[id.index];
     if (known == 0) known = std::hash<std::string>{}(graph_.target(id).schema_text());
@@ -236,9 +230,16 @@ struct Numbers {
   std::vector<std::string> texts;
 };
 
-// The first capture with its structure and the places of its numbers.
-struct BaseSink : NoSink {
+struct NumberSink : NoSink {
   Numbers numbers;
+
+  void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
+  void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
+  void text(const std::string& text) { numbers.texts.push_back(text); }
+};
+
+// The first capture with its structure and the places of its numbers.
+struct BaseSink : NumberSink {
   std::vector<uint64_t> tokens;
   std::vector<std::pair<size_t, NodeId>> nodes;  // and its first token
   IdMap<ValueId, uint32_t>& values;
@@ -248,15 +249,11 @@ struct BaseSink : NoSink {
   void token(uint64_t token) { tokens.push_back(token); }
   void value(ValueId id) { values[id] = static_cast<uint32_t>(numbers.integers.size()); }
   void storage(StorageId id) { storages[id] = static_cast<uint32_t>(numbers.integers.size()); }
-  void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
-  void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
-  void text(const std::string& text) { numbers.texts.push_back(text); }
 };
 
 // Another capture: its numbers, while its structure equals that of the first.
-struct AlignedSink : NoSink {
+struct AlignedSink : NumberSink {
   const std::vector<uint64_t>& expected;
-  Numbers numbers;
   size_t next = 0;
   NodeId current;
   bool differs = false;
@@ -273,9 +270,6 @@ struct AlignedSink : NoSink {
     }
     ++next;
   }
-  void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
-  void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
-  void text(const std::string& text) { numbers.texts.push_back(text); }
 };
 
 // Describes given numbers. Filled by a separate walk when a message needs it, since descriptions cost text for each.
@@ -295,12 +289,10 @@ struct NamingSink : NoSink {
   }
   void node(NodeId id) { current = id; }
   void integer(const char* what, uint32_t which, const int64_t&) {
-    const auto asked = integers.find(integer_index++);
-    if (asked != integers.end()) asked->second = name(what, which);
+    if (const auto asked = integers.find(integer_index++); asked != integers.end()) asked->second = name(what, which);
   }
   void real(const char* what, uint32_t which, const double&) {
-    const auto asked = reals.find(real_index++);
-    if (asked != reals.end()) asked->second = name(what, which);
+    if (const auto asked = reals.find(real_index++); asked != reals.end()) asked->second = name(what, which);
   }
 };
 
@@ -396,14 +388,7 @@ class RowFit {
 template <class T>
 std::string join(std::span<const T> values) {
   std::string text;
-  for (const T& value : values) {
-    if (!text.empty()) text += ", ";
-    if constexpr (std::is_same_v<T, double>) {
-      text += c10::str(value);
-    } else {
-      text += std::to_string(value);
-    }
-  }
+  for (const T& value : values) text += (text.empty() ? "" : ", ") + c10::str(value);
   return text;
 }
 
@@ -510,8 +495,7 @@ class SymbolicGraph::Fit {
     std::vector<double> reals(samples_.size());
     for (uint32_t i = 0; i < samples_[0].reals.size(); ++i) {
       for (size_t s = 0; s < samples_.size(); ++s) reals[s] = samples_[s].reals[i];
-      const auto is_the_same = [&](double value) { return same_bits(value, reals[0]); };
-      if (std::ranges::all_of(reals, is_the_same)) continue;
+      if (std::ranges::all_of(reals, [&](double value) { return same_bits(value, reals[0]); })) continue;
       std::optional<uint32_t> polynomial;
       bool inverse = false;
       for (const bool try_inverse : {false, true}) {
@@ -577,8 +561,7 @@ class SymbolicGraph::Fit {
     std::string message = text_misfits_;
     const auto tell = [&](const Misfits& misfits, const std::map<uint32_t, std::string>& named) {
       for (const auto& [index, values] : misfits) {
-        const auto name = named.find(index);
-        if (name != named.end()) message += "\n  " + values + ": " + name->second;
+        if (const auto name = named.find(index); name != named.end()) message += "\n  " + values + ": " + name->second;
       }
     };
     tell(integer_misfits_, names.integers);
@@ -692,7 +675,6 @@ SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(sym
   }
   const auto indices = [](const std::vector<Varying>& varying) {
     std::vector<uint32_t> wanted;
-    wanted.reserve(varying.size());
     for (const Varying& number : varying) wanted.push_back(number.index);
     return wanted;
   };

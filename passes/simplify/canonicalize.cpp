@@ -1,11 +1,10 @@
 // Canonical forms of operator arguments, and the pass canonicalize.
-//
-//     dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
 #include <ATen/TensorUtils.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,8 @@
 
 namespace shadowgraph {
 
+namespace {
+
 // Arguments of an operator that have several equivalent spellings.
 struct ArgumentForm {
   std::string_view dimensions, dimensions_of_result;  // as in the table of operators
@@ -27,17 +28,12 @@ struct ArgumentForm {
   bool slice = false;
   bool alpha = false;
 };
-ArgumentForm argument_form_of(std::string_view target);
 
-// Returns whether it changed an argument.
-bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form);
-
-namespace {
-
-ValueId self_of(const Graph& graph, NodeId n) {
+// Returns the tensor argument at a position; invalid if there is none.
+ValueId tensor_argument(const Graph& graph, NodeId n, size_t position) {
   const auto arguments = graph.arguments(n);
-  if (arguments.empty() || arguments[0].kind != ArgumentKind::kValue) return {};
-  const ValueId v = arguments[0].ref.value;
+  if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) return {};
+  const ValueId v = arguments[position].ref.value;
   return graph.value(v).kind == ValueKind::kTensor ? v : ValueId();
 }
 
@@ -90,7 +86,7 @@ bool normalize_sizes(Graph& graph, NodeId n) {
 }
 
 bool normalize_slice(Graph& graph, NodeId n) {
-  const ValueId self = self_of(graph, n);
+  const ValueId self = tensor_argument(graph, n, 0);
   const auto arguments = graph.arguments(n);
   if (!self.valid() || arguments.size() != 5 || arguments[1].kind != ArgumentKind::kInt) return false;
   const int64_t dim = arguments[1].i;
@@ -106,10 +102,11 @@ bool normalize_slice(Graph& graph, NodeId n) {
   const auto start = bound(2, 0);
   const auto end = bound(3, size);
   if (!start || !end) return false;
+  const int64_t stop = std::max(*start, *end);
   const auto is = [](const Argument& a, int64_t i) { return a.kind == ArgumentKind::kInt && a.i == i; };
-  if (is(arguments[2], *start) && is(arguments[3], std::max(*start, *end))) return false;
+  if (is(arguments[2], *start) && is(arguments[3], stop)) return false;
   graph.set_argument(n, 2, Argument::of_int(*start));
-  graph.set_argument(n, 3, Argument::of_int(std::max(*start, *end)));
+  graph.set_argument(n, 3, Argument::of_int(stop));
   return true;
 }
 
@@ -117,36 +114,32 @@ bool normalize_slice(Graph& graph, NodeId n) {
 bool normalize_alpha(Graph& graph, NodeId n) {
   const ValueId result = only_result(graph, n);
   const auto arguments = graph.arguments(n);
-  if (!result.valid() || arguments.size() != 3) return false;
-  if (!c10::isFloatingType(graph.value(result).dtype)) return false;
+  if (!result.valid() || arguments.size() != 3 || !c10::isFloatingType(graph.value(result).dtype)) return false;
   if (arguments[2].kind != ArgumentKind::kFloat || arguments[2].d != 1.0) return false;
   graph.set_argument(n, 2, Argument::of_int(1));
   return true;
 }
 
-}  // namespace
-
 ArgumentForm argument_form_of(std::string_view target) {
-  ArgumentForm form;
   const OperatorRow row = operator_row(target);
-  form.dimensions = row.dimensions;
-  form.dimensions_of_result = row.dimensions_of_result;
-  form.sized = row.is & OperatorFact::kInfersSizes;
-  form.slice = target == "aten::slice.Tensor";
-  form.alpha = target.starts_with("aten::add.") || target.starts_with("aten::sub.");
-  return form;
+  return {.dimensions = row.dimensions,
+          .dimensions_of_result = row.dimensions_of_result,
+          .sized = static_cast<bool>(row.is & OperatorFact::kInfersSizes),
+          .slice = target == "aten::slice.Tensor",
+          .alpha = target.starts_with("aten::add.") || target.starts_with("aten::sub.")};
 }
 
+// Returns whether it changed an argument.
 bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form) {
-  bool changed = false;
-  if (!form.dimensions.empty() || !form.dimensions_of_result.empty()) {
-    changed = normalize_dimensions(graph, node, form);
-  }
+  const bool has_dimensions = !form.dimensions.empty() || !form.dimensions_of_result.empty();
+  bool changed = has_dimensions && normalize_dimensions(graph, node, form);
   if (form.sized) changed = normalize_sizes(graph, node) || changed;
   if (form.slice) changed = normalize_slice(graph, node) || changed;
   if (form.alpha) changed = normalize_alpha(graph, node) || changed;
   return changed;
 }
+
+}  // namespace
 
 // canonicalize: one form for equivalent views, copies and arguments, by local rules that do not change any bit of any
 // result.
@@ -266,13 +259,6 @@ class Canonicalizer {
            !identity_.has_lazy_views(value.storage) && !identity_.object_changes(v);
   }
 
-  ValueId tensor_argument(NodeId n, size_t position) const {
-    const auto arguments = graph_.arguments(n);
-    if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) return {};
-    const ValueId v = arguments[position].ref.value;
-    return graph_.value(v).kind == ValueKind::kTensor ? v : ValueId();
-  }
-
   // Nodes are only marked here and erased together at the end, since erasing each separately would search for other
   // nodes that take over its frees.
   void replace(NodeId n, ValueId of, ValueId with) {
@@ -282,8 +268,6 @@ class Canonicalizer {
     replacements_.add(n, graph_.value(with).producer);
     to_erase_[n.index] = true;
   }
-
-  // ---- same-view
 
   uint64_t view_hash(ValueId v) const {
     const Value& value = graph_.value(v);
@@ -297,10 +281,14 @@ class Canonicalizer {
     }
     if (to_erase_[n.index]) return;
     graph_.for_each_output(n, [&](ValueId v) {
-      if (is_plain(v))
-        views_.find_or_add(view_hash(v), v.index,
-                           [&](uint32_t known) { return same_place(graph_, ValueId(known), v); });
+      if (is_plain(v)) first_at(v);
     });
+  }
+
+  // Returns the first value with the geometry of `v` at the same place, which may be `v`.
+  ValueId first_at(ValueId v) {
+    return ValueId(views_.find_or_add(view_hash(v), v.index,
+                                      [&](uint32_t known) { return same_place(graph_, ValueId(known), v); }));
   }
 
   // A view of the same elements as an earlier value is replaced by that value:
@@ -308,8 +296,7 @@ class Canonicalizer {
   //     %1 = view(%0, [6]), %2 = view(%1, [2, 3])      %2 is %0, if %0 has these sizes and strides
   void replace_by_same_view(NodeId n, ValueId result) {
     if (!is_plain(result)) return;
-    const ValueId earlier(views_.find_or_add(
-        view_hash(result), result.index, [&](uint32_t known) { return same_place(graph_, ValueId(known), result); }));
+    const ValueId earlier = first_at(result);
     if (earlier == result) return;
     // The caller sees whether outputs require a gradient.
     const bool same_gradient = graph_.value(earlier).requires_grad == graph_.value(result).requires_grad;
@@ -318,12 +305,10 @@ class Canonicalizer {
     ++done_.same_views;
   }
 
-  // ---- view-chain
-
   // Returns the dimensions of self in the order of the result; empty if unknown.
   std::vector<int64_t> permutation(NodeId n, int64_t rank) const {
     std::vector<int64_t> order(static_cast<size_t>(rank));
-    for (int64_t i = 0; i < rank; ++i) order[static_cast<size_t>(i)] = i;
+    std::iota(order.begin(), order.end(), int64_t{0});
     const auto arguments = graph_.arguments(n);
     if (arguments.size() == 1) {  // t
       std::ranges::reverse(order);
@@ -350,11 +335,11 @@ class Canonicalizer {
   bool shorten_chain(NodeId n, ValueId result) {
     const Form form = notes(n).form;
     if (form != Form::kPermutation && form != Form::kView) return false;
-    const ValueId middle = tensor_argument(n, 0);
+    const ValueId middle = tensor_argument(graph_, n, 0);
     if (!middle.valid() || !is_plain(middle) || !is_plain(result)) return false;
     const NodeId inner = graph_.value(middle).producer;
     if (notes(inner).form != form || !is_pure_call(inner)) return false;
-    const ValueId base = tensor_argument(inner, 0);
+    const ValueId base = tensor_argument(graph_, inner, 0);
     if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return false;
     if (form == Form::kView) {
       // The view of a non-contiguous base may not exist, or may have other strides than the chain.
@@ -374,8 +359,6 @@ class Canonicalizer {
     }
     return true;
   }
-
-  // ---- exact-copy
 
   // -0.0 is not 0: x + -0.0 and x + 0.0 differ for x = -0.0.
   static bool is_number(const Argument& a, double number) {
@@ -407,7 +390,7 @@ class Canonicalizer {
   // visible outside the graph, and lifetimes stay the same.
   void replace_exact_copy(NodeId n, ValueId result) {
     if (!is_exact_copy(n) || !is_plain(result)) return;
-    const ValueId source = tensor_argument(n, 0);
+    const ValueId source = tensor_argument(graph_, n, 0);
     if (!source.valid() || !is_plain(source) || !same_type(graph_, source, result)) return;
     const Value& from = graph_.value(source);
     const Value& to = graph_.value(result);
@@ -424,21 +407,18 @@ class Canonicalizer {
     ++done_.exact_copies;
   }
 
-  // ---- dead-view
-
   // Unused views cost nothing but block rules: a dead view of another dtype prevents changes to its storage. From the
   // end, so that chains of dead views are removed at once.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
       if (to_erase_[n.index] || !is_pure_call(n)) continue;
-      bool dead = graph_.results(n).size() != 0;
-      bool any = false;
+      bool dead = false;
+      graph_.for_each_output(n, [&](ValueId) { dead = true; });
       graph_.for_each_output(n, [&](ValueId v) {
-        any = true;
         dead = dead && is_view(n, v);
         graph_.for_each_use(v, [&](NodeId user) { dead = dead && to_erase_[user.index]; });
       });
-      if (!dead || !any) continue;
+      if (!dead) continue;
       to_erase_[n.index] = true;
       ++done_.dead_views;
     }

@@ -35,7 +35,6 @@
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

@@ -46,7 +46,6 @@ class DeadCode {
       : graph_(graph),
         effects_(Effects::of(graph)),
         drop_random_(drop_random),
-        is_effect_(graph.target_count(), kUnknown),
         needed_values_(graph.value_capacity(), false),
         needed_storages_(graph.storage_count(), false) {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) needed_storages_[i] = outlives(graph, StorageId(i));
@@ -56,33 +55,27 @@ class DeadCode {
   std::vector<bool> run() {
     std::vector<bool> dead(graph_.node_capacity(), false);
     for (NodeId n : graph_.nodes_reversed()) {
-      if (is_needed(n)) {
-        graph_.for_each_input(n, [&](ValueId v) {
-          needed_values_[v.index] = true;
-          if (const StorageId s = graph_.value(v).storage; s.valid()) needed_storages_[s.index] = true;
-        });
-      } else {
+      if (!is_needed(n)) {
         dead[n.index] = true;
+        continue;
       }
+      graph_.for_each_input(n, [&](ValueId v) {
+        needed_values_[v.index] = true;
+        if (const StorageId s = graph_.value(v).storage; s.valid()) needed_storages_[s.index] = true;
+      });
     }
     return dead;
   }
 
  private:
-  static constexpr int8_t kUnknown = -1;
-
-  bool is_effect(TargetId target) {
-    int8_t& known = is_effect_[target.index];
-    if (known == kUnknown) {
-      const Target& t = graph_.target(target);
-      const bool gives_nothing = t.signature().returns.empty() && t.facts().written.empty();
-      known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
-              t.facts().collective;
-    }
-    return known != 0;
+  bool is_effect(TargetId id) const {
+    const Target& target = graph_.target(id);
+    const OperatorFacts& facts = target.facts();
+    return is_end(id) || (is_placeholder(id) && id != target_of(Builtin::kConstant)) || facts.collective ||
+           (target.signature().returns.empty() && facts.written.empty());
   }
 
-  bool is_needed(NodeId n) {
+  bool is_needed(NodeId n) const {
     if (is_effect(graph_.node(n).target) || effects_.host_read(n) || effects_.unknown(n)) return true;
     if (effects_.random(n) && !drop_random_) return true;
     for (const StorageWrite& write : effects_.writes(n)) {
@@ -102,7 +95,6 @@ class DeadCode {
   const Graph& graph_;
   const Effects effects_;
   const bool drop_random_;
-  std::vector<int8_t> is_effect_;  // by target
   std::vector<bool> needed_values_;
   std::vector<bool> needed_storages_;
 };
@@ -239,43 +231,17 @@ class DeadStorage {
   ValueId written_in_place(NodeId n) {
     const ValueId result = only_result(graph_, n);
     const ValueId self = operand(n, 0);
-    if (!result.valid() || !self.valid() || graph_.value(result).storage != graph_.value(self).storage) return {};
-    return same_type_and_offset(graph_, result, self) && !identity_.object_changes(self) ? self : ValueId();
-  }
-
-  void remove_write(NodeId n, ValueId self) {
-    const ValueId result = only_result(graph_, n);
-    graph_.replace_all_uses_with(result, self);
-    replacements_.add(result, self);
-    to_erase_[n.index] = true;
+    if (!result.valid() || !self.valid() || !same_type_and_offset(graph_, result, self)) return {};
+    return graph_.value(result).storage == graph_.value(self).storage && !identity_.object_changes(self) ? self
+                                                                                                         : ValueId();
   }
 
   // Applies `overwritten` and `self-copy`, and collects facts for `unfilled`: backwards, with one bit per storage.
   void drop_overwritten() {
     std::vector<bool> overwritten(graph_.storage_count(), false);  // overwritten before it is read, from here on
     unread_at_allocation_.assign(graph_.storage_count(), false);
-    for (NodeId n = graph_.last(); n.valid();) {
-      const NodeId previous = graph_.node(n).previous;
-      const Kind k = kind(n);
-      const OperatorFacts& facts = graph_.facts(n);
-      const bool removable = facts.is_in_place && is_overwritten(facts, 0) && !facts.random;
-      const ValueId self = removable ? written_in_place(n) : ValueId();
-      if (self.valid()) {
-        const StorageId s = graph_.value(self).storage;
-        if (overwritten[s.index]) {
-          remove_write(n, self);
-          ++done_.overwritten;
-          n = previous;
-          continue;
-        }
-        if (k == kCopy && operand(n, 1).valid() && graph_.value(operand(n, 1)).storage == s &&
-            same_type_and_offset(graph_, self, operand(n, 1)) && !identity_.has_lazy_views(s)) {
-          remove_write(n, self);
-          ++done_.self_copies;
-          n = previous;
-          continue;
-        }
-      }
+    for (NodeId n : graph_.nodes_reversed()) {
+      if (drop_dead_write(n, overwritten)) continue;
       const StorageId whole = whole_write(n);
       const bool is_view = graph_.results(n).size() != 0 && effects_.is_pure(n) && makes_views_only(n);
       graph_.for_each_output(n, [&](ValueId v) {
@@ -288,8 +254,26 @@ class DeadStorage {
         }
       }
       if (whole.valid()) overwritten[whole.index] = true;
-      n = previous;
     }
+  }
+
+  // Removes a write that is overwritten before it is read, or that copies a tensor to itself. Returns whether it did.
+  bool drop_dead_write(NodeId n, const std::vector<bool>& overwritten) {
+    const OperatorFacts& facts = graph_.facts(n);
+    if (!facts.is_in_place || !is_overwritten(facts, 0) || facts.random) return false;
+    const ValueId self = written_in_place(n);
+    if (!self.valid()) return false;
+    const StorageId s = graph_.value(self).storage;
+    const ValueId source = operand(n, 1);
+    const bool copies_itself = kind(n) == kCopy && source.valid() && graph_.value(source).storage == s &&
+                               same_type_and_offset(graph_, self, source) && !identity_.has_lazy_views(s);
+    if (!overwritten[s.index] && !copies_itself) return false;
+    ++(overwritten[s.index] ? done_.overwritten : done_.self_copies);
+    const ValueId result = only_result(graph_, n);
+    graph_.replace_all_uses_with(result, self);
+    replacements_.add(result, self);
+    to_erase_[n.index] = true;
+    return true;
   }
 
   bool makes_views_only(NodeId n) {
@@ -362,11 +346,6 @@ class DeadStorage {
     ++(k == kCopy ? done_.cloned : done_.filled);
   }
 
-  // Exactly the strides that clone and zeros produce, dimensions of size 1 included.
-  bool has_contiguous_strides(ValueId v) const {
-    return shadowgraph::has_contiguous_strides(graph_.sizes(v), graph_.strides(v));
-  }
-
   bool make_clone(NodeId write, uint32_t uses) {
     const ValueId result = only_result(graph_, write);
     const ValueId source = operand(write, 1);
@@ -381,7 +360,7 @@ class DeadStorage {
     // clone keeps the source's strides if they are dense, or contiguous ones if requested.
     Argument format = Argument::none();
     if (!is_dense(view_of(graph_, source)) || !std::ranges::equal(graph_.strides(source), graph_.strides(result))) {
-      if (!has_contiguous_strides(result)) return false;
+      if (!has_contiguous_strides(graph_.sizes(result), graph_.strides(result))) return false;
       format = Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous));
     }
     graph_.set_call(write, graph_.intern_operator("aten::clone"), std::array{Argument::of_value(source), format});
@@ -391,15 +370,15 @@ class DeadStorage {
   bool make_filled(NodeId allocation, NodeId write, uint32_t uses) {
     if (uses != 1 || kind(allocation) != kEmpty) return false;
     const ValueId result = only_result(graph_, write);
-    if (!has_contiguous_strides(result) || graph_.value(result).requires_grad) return false;
+    if (!has_contiguous_strides(graph_.sizes(result), graph_.strides(result))) return false;
+    if (graph_.value(result).requires_grad) return false;
     const bool zero = kind(write) == kZero;
     const Value& value = graph_.value(result);
-    const Argument dtype = Argument::of_int(static_cast<int64_t>(value.dtype));
-    const Argument device = Argument::of_device(value.device());
     const Argument* pinned = graph_.find_argument(allocation, "pin_memory");
     std::vector<Argument> arguments{graph_.int_list(graph_.sizes(result))};
     if (!zero) arguments.push_back(graph_.arguments(write)[1]);
-    arguments.insert(arguments.end(), {dtype, Argument::none(), device, *pinned});
+    arguments.insert(arguments.end(), {Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
+                                       Argument::of_device(value.device()), *pinned});
     graph_.set_call(write, graph_.intern_operator(zero ? "aten::zeros" : "aten::full"), arguments);
     return true;
   }

@@ -80,8 +80,6 @@ class Collapse {
   }
 
  private:
-  // ---- Grouping of nodes
-
   static constexpr uint32_t kNone = ~uint32_t{0};
 
   // Returns an equal key for nodes that may be in one call; kNone for a node that is kept.

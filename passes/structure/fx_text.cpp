@@ -1,11 +1,4 @@
-// Prints a graph in the format of torch.fx, for readers who know it and for comparison.
-//
-//     graph():
-//         %x : [num_users=1] = placeholder[target=x]
-//         %relu : [num_users=1] = call_function[target=aten.relu](args = (%x,), kwargs = {})
-//         return relu
-//
-// For reading only: shapes, storages and regions are omitted. Linear in the graph and its uses.
+// Prints a graph in the format of torch.fx, for reading only: shapes, storages and regions are omitted.
 #include <fmt/format.h>
 
 #include <cctype>

@@ -1,7 +1,4 @@
-// partition: groups supported nodes into parts that can run as a unit (on a device, by a compiler, as a pipeline
-// stage), and splits the graph into them.
-//
-// Supported nodes get the note "part"="0", "1", ...; the nodes of a part can run at one point.
+// partition: the nodes of a part can run at one point.
 //
 //     %2 = aten::mm(...)       note("part"="0")
 //     %3 = aten::relu(%2)      note("part"="0")

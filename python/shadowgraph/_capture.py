@@ -75,9 +75,7 @@ class Capture(Scope):
 
     def _enter(self):
         super()._enter()
-        accelerate = _distributed.AccelerateDevice(torch.device(self._device))
-        self.on_exit(accelerate.restore)
-        accelerate.apply()
+        _distributed.set_accelerate_device(torch.device(self._device), self)
         _module_calls.hold(self)
         if self._loop is not None:
             _loop_tracker.track(self._loop, self)
@@ -136,19 +134,15 @@ class Capture(Scope):
     def finish(self, outputs=()):
         """Ends the capture and returns the graph. The tensors in `outputs`, a nested structure, are its outputs."""
         tensors = [part for tensor in _inputs.tensors_of(outputs) for _, part in _wrappers.inner(tensor)]
-        # .grad is set on the wrapper subclass, which C++ does not see.
-        gradients = [
-            (part, of_part)
-            for _, parameter in self._wrapped
-            if parameter.grad is not None
-            for (_, part), (_, of_part) in zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
-        ]
-        # Megatron-LM keeps gradients in main_grad, a view of one contiguous buffer.
-        gradients += [
-            (parameter, parameter.main_grad)
-            for parameter in self._plain
-            if parameter.grad is None and isinstance(getattr(parameter, "main_grad", None), torch.Tensor)
-        ]
+        gradients = []
+        for _, parameter in self._wrapped:
+            if parameter.grad is not None:  # set on the wrapper subclass, which C++ does not see
+                parts = zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
+                gradients += [(part, of_part) for (_, part), (_, of_part) in parts]
+        for parameter in self._plain:
+            # Megatron-LM keeps gradients in main_grad, a view of one contiguous buffer.
+            if parameter.grad is None and isinstance(getattr(parameter, "main_grad", None), torch.Tensor):
+                gradients.append((parameter, parameter.main_grad))
         graph = self._active().finish(tensors, gradients)
         whole = {name: layout for name, parameter in self._wrapped if (layout := _wrappers.layout_of(parameter))}
         for node in graph if whole else ():
@@ -267,18 +261,12 @@ def _refuse_unknown(what, given, known):
 
 def _loop_and_options(keywords, options):
     """Splits keywords into (Training, options of the capture). Options may be given as keywords or in `options`."""
-    options = dict(options or {})
-    of_loop = {}
-    for name, value in keywords.items():
-        if name in _OF_CAPTURE:
-            if name in options:
-                raise TypeError(f"{name} is given twice: as a keyword and in options=; give it once")
-            options[name] = value
-        else:
-            of_loop[name] = value
-    known = [field.name for field in dataclasses.fields(Training)]
-    _refuse_unknown("keyword argument", of_loop, [*known, *_OF_CAPTURE])
-    return Training(**of_loop), options
+    of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
+    if twice := [name for name in of_capture if name in (options or {})]:
+        raise TypeError(f"{twice[0]} is given twice: as a keyword and in options=; give it once")
+    of_loop = {name: value for name, value in keywords.items() if name not in of_capture}
+    _refuse_unknown("keyword argument", of_loop, [field.name for field in dataclasses.fields(Training)] + _OF_CAPTURE)
+    return Training(**of_loop), {**(options or {}), **of_capture}
 
 
 def mode_options(keywords, options):
@@ -343,23 +331,22 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             raise _C.Error(f"the TorchScript program failed: {str(error).rpartition('Error: ')[2].strip()}") from error
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin
-    graph.set_metadata("device", canonical(device))
-    graph.set_metadata("mode", "train" if step else "infer")
-    if run_steps:
-        graph.set_metadata("steps", str(run_steps))
-    if step and not run_steps:
-        graph.set_metadata("step", "steady" if steady_state else "first")
-    for name, value in training.metadata():
-        graph.set_metadata(name, value)
     assumed = [conversion.text(), _media_left_out(module, args, kwargs), beyond]
     if _compiled.is_compiled(module):
         assumed.append("torch.compile is ignored: compiled programs use less memory and time")
     if _models.is_exported(module):
         assumed.append("the model runs in the training or evaluation mode in which it was exported")
-    if any(assumed):
-        graph.set_metadata("assumed", "; ".join(filter(None, assumed)))
+    metadata = {"device": canonical(device), "mode": "train" if step else "infer"}
+    if run_steps:
+        metadata["steps"] = str(run_steps)
+    elif step:
+        metadata["step"] = "steady" if steady_state else "first"
+    metadata.update(training.metadata(), assumed="; ".join(filter(None, assumed)))
     if module is not None:
-        graph.set_metadata("model", _schedules.name_of(module))
+        metadata["model"] = _schedules.name_of(module)
+    for name, value in metadata.items():
+        if value:
+            graph.set_metadata(name, value)
     return graph, seconds
 
 
@@ -369,7 +356,7 @@ _MEDIA = ("pixel_values", "pixel_values_videos", "input_features", "input_values
 
 def _media_left_out(module, args, kwargs):
     """Returns a note if a multimodal transformers model runs without images, videos and audio, else ""."""
-    if module is None or not getattr(getattr(module, "config", None), "sub_configs", None):
+    if not getattr(getattr(module, "config", None), "sub_configs", None):
         return ""
     takes = list(inspect.signature(module.forward).parameters)
     given = {*takes[: len(args)], *kwargs}
@@ -395,15 +382,13 @@ def _loop_of(module, loss, optimizer, training, device):
 
 
 def _on_device(args, kwargs, device, dtype, mode, created):
-    def leaf(path, value):
-        is_text = isinstance(value, str)
-        if is_text:
-            value = _inputs.from_spec(value, device)
-        elif not _C.is_fake(value):
+    def leaf(path, given):
+        value = _inputs.from_spec(given, device) if isinstance(given, str) else given
+        if not _C.is_fake(value):
             value = mode.from_real(value, device)
         if dtype is not None and value.is_floating_point():
             value = value.to(dtype)
-        if is_text:
+        if isinstance(given, str):
             created.add(id(value))  # after conversion: ids of freed tensors are reused
         return value
 
@@ -412,17 +397,15 @@ def _on_device(args, kwargs, device, dtype, mode, created):
 
 def _named(args, kwargs):
     """Returns (name, tensor) for each distinct input."""
-    seen, named = set(), []
+    named = {}
 
     def leaf(path, tensor):
-        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
-            seen.add(id(tensor))
-            named.append((path, tensor))
+        named.setdefault(id(tensor), (path, tensor))
         return tensor
 
     _inputs.mapped({f"input{i}": value for i, value in enumerate(args)}, leaf)
     _inputs.mapped(kwargs, leaf)
-    return named
+    return list(named.values())
 
 
 def _loss_of(outputs, loss):
@@ -433,10 +416,10 @@ def _loss_of(outputs, loss):
     elif loss == ".loss":
         raise _C.Error("the model output has no .loss; pass labels among the inputs, or a function as loss=")
     else:
-        floating = [tensor for tensor in _inputs.tensors_of(outputs) if tensor.is_floating_point()]
-        if not floating:
+        value = next((tensor for tensor in _inputs.tensors_of(outputs) if tensor.is_floating_point()), None)
+        if value is None:
             raise _C.Error("the model has no floating-point output to use as loss; pass a function as loss=")
-        value = floating[0] if floating[0].dim() == 0 else floating[0].float().mean()
+        value = value if value.dim() == 0 else value.float().mean()
     if not isinstance(value, torch.Tensor) or value.dim() != 0 or not value.requires_grad:
         what = _C.describe(value) if isinstance(value, torch.Tensor) else type(value).__name__
         raise _C.Error(f"the loss must be a scalar tensor that requires grad, but is {what}")

@@ -1,9 +1,10 @@
 """Runs torch.compile'd programs eagerly inside fake modes, since Dynamo would trace with its own fake tensors."""
 
-import functools
 import sys
 
 import torch
+
+from ._shared import replaces
 
 
 def run_eagerly(context):
@@ -18,14 +19,12 @@ def watch(flags):
     """Patches torch.compile so that functions compiled while a mode is active run eagerly until none is."""
     original = torch.compile
 
-    @functools.wraps(original)
+    @replaces(torch, "compile")
     def compile(*args, **kwargs):
         compiled = original(*args, **kwargs)
         if flags.in_use:
             run_eagerly(flags)
         return compiled
-
-    torch.compile = compile
 
 
 def is_compiled(model):

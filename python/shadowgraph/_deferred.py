@@ -117,12 +117,9 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
     Raises DeferredError if the tensor was not created by deferred initialization or does not match the weights.
     """
     if source is None:
-        device = None if device is None else str(device)
-        _C.materialize_tensors(list(_parts([tensor])), device, dtype, independent_streams, keep_recipe)
+        _C.materialize_tensors(list(_parts([tensor])), _text(device), dtype, independent_streams, keep_recipe)
         return tensor
-    weights = Weights(source)
-    if name is None:
-        raise _C.Error("materialize_tensor with source= requires name=, the tensor's name in the weights")
+    weights = _named_weights("materialize_tensor", source, name)
     if _C.is_fake(tensor):
         if not _C.is_deferred(tensor):
             raise _C.DeferredError(f"{_C.describe(tensor)} was not created by deferred_init and cannot be materialized")
@@ -160,12 +157,11 @@ def materialize_module(module: _Module, source: Any = None, check_fn: Callable[[
         source, buffers_only = None, source
     if source is not None:
         _from_weights(module, Weights(source), prefix, strict, buffers_only, check_fn, device, dtype)
-    device = None if device is None else str(device)
     tensors = [part for part in _parts(_tensors(module, buffers_only, check_fn)) if _C.is_fake(part)]
-    _C.materialize_tensors(tensors, device, dtype, independent_streams, keep_recipe)
+    _C.materialize_tensors(tensors, _text(device), dtype, independent_streams, keep_recipe)
     if not buffers_only:
         others = [part for part in _parts(_other_tensors(module, check_fn)) if _C.is_deferred(part)]
-        _C.materialize_tensors(others, device, None, independent_streams, keep_recipe)
+        _C.materialize_tensors(others, _text(device), None, independent_streams, keep_recipe)
     return module
 
 
@@ -182,16 +178,12 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
     device, dtype, independent_streams: as for `materialize_tensor`.
     """
     if source is None:
-        return _C.materialize_shard(tensor, dim, start, length, never_whole, None if device is None else str(device),
-                                    dtype, independent_streams)  # fmt: skip
-    weights = Weights(source)
-    if name is None:
-        raise _C.Error("materialize_shard with source= requires name=, the tensor's name in the weights")
+        return _C.materialize_shard(tensor, dim, start, length, never_whole, _text(device), dtype, independent_streams)
+    weights = _named_weights("materialize_shard", source, name)
     if independent_streams is not None:
         raise _C.Error("independent_streams= applies to initial values and cannot be combined with source=")
     _check(weights, name, tensor, dtype)
-    wanted = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
-    return weights.read_part(name, dim, start, length, device=device or tensor.device, dtype=wanted)
+    return weights.read_part(name, dim, start, length, device=device or tensor.device, dtype=_dtype_of(tensor, dtype))
 
 
 def dematerialize(materialized: torch.Tensor | torch.nn.Module) -> None:
@@ -256,12 +248,25 @@ def _check(weights, name, tensor, dtype):
                                "model; pass dtype= to convert floating-point tensors")  # fmt: skip
 
 
-def _fill(wanted, weights, device, dtype=None):
+def _fill(wanted, weights, device, dtype):
     for name, tensor in wanted:
-        if not _C.is_fake(tensor):
-            continue  # tied: already materialized under another name
-        wanted_dtype = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
-        tensor.data = weights.read(name, device=device or tensor.device, dtype=wanted_dtype)
+        if _C.is_fake(tensor):  # not tied to one that was materialized under another name
+            tensor.data = weights.read(name, device=device or tensor.device, dtype=_dtype_of(tensor, dtype))
+
+
+def _dtype_of(tensor, dtype):
+    return dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+
+
+def _text(device):
+    return None if device is None else str(device)
+
+
+def _named_weights(function, source, name):
+    weights = Weights(source)
+    if name is None:
+        raise _C.Error(f"{function} with source= requires name=, the tensor's name in the weights")
+    return weights
 
 
 def save_weights(module: torch.nn.Module, path: Any) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """Simulates torch.cuda on a machine without a GPU while a fake mode is active on the calling thread."""
 
-import functools
 import os
 import sys
 import threading
@@ -12,6 +11,7 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 
 from . import _shadowgraph as _C
 from . import _streams
+from ._shared import replaces
 from ._streams import checked_index
 
 _DEFAULT_DEVICE_COUNT = 8  # must match include/shadowgraph/capture/fake.h
@@ -30,11 +30,9 @@ def _patch(owner, name, simulated, is_active=_C.is_active):
     """Replaces owner.name by `simulated` while a mode is active on this thread."""
     original = getattr(owner, name)
 
-    @functools.wraps(original)
+    @replaces(owner, name)
     def call(*args, **kwargs):
         return simulated(*args, **kwargs) if is_active() else original(*args, **kwargs)
-
-    setattr(owner, name, call)
 
 
 def cuda_init_error():
@@ -60,8 +58,8 @@ def simulate_cuda(init_error):
         "device_count": _count,
         "current_device": lambda: checked_index(None),
         "set_device": lambda device: _C.set_current_device(_streams.index_of(device)),
-        "_lazy_init": _lazy_init,
-        "init": _lazy_init,
+        "_lazy_init": _of_device(lambda: None),
+        "init": _of_device(lambda: None),
         "is_initialized": lambda: _C.device_count() > 0,
         "get_device_capability": _of_device(lambda: _C.device_capability()),
         "get_device_name": _of_device(lambda: _C.device_name()),
@@ -100,11 +98,11 @@ def simulate_cuda(init_error):
     vars(sys.modules["torch.nn.parallel.parallel_apply"])["threading"] = same_thread
     record_stream = torch.Tensor.record_stream
 
-    @functools.wraps(record_stream)
+    @replaces(torch.Tensor, "record_stream")
     def record(self, stream):
-        return _streams.record_stream(self, stream) if _C.is_fake(self) else record_stream(self, stream)
-
-    torch.Tensor.record_stream = record
+        if not _C.is_fake(self):
+            return record_stream(self, stream)
+        return _C.record_stream(self, stream.device_index, stream.stream_id)
 
 
 def simulate_xpu():
@@ -193,19 +191,7 @@ def visible_devices():
     return next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
 
 
-_explicit_count: dict[int, bool] = {}  # {address of a mode: True if the user gave the number of devices}
-
-
-def register_mode(mode, is_explicit):
-    _explicit_count[mode] = is_explicit
-
-
-def unregister_mode(mode):
-    _explicit_count.pop(mode, None)
-
-
-def has_explicit_count(mode):
-    return _explicit_count.get(mode, False)
+explicit_count: dict[int, bool] = {}  # {address of a mode: True if the user gave the number of devices}
 
 
 def _count():
@@ -216,12 +202,8 @@ def _count():
     """
     count = _C.device_count()
     # Modes entered by DeferredInit and C++ are not registered here.
-    is_explicit = _explicit_count.get(_C.detect_fake_mode(()), count != _DEFAULT_DEVICE_COUNT)
+    is_explicit = explicit_count.get(_C.detect_fake_mode(()), count != _DEFAULT_DEVICE_COUNT)
     return count if is_explicit or _is_distributed() else min(count, 1)
-
-
-def _lazy_init():
-    checked_index(None)
 
 
 def _is_bf16_supported(including_emulation=True):
@@ -346,8 +328,8 @@ def _simulate_bindings():
         "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, _streams.CUDA),
         "_cuda_setStream": _set_stream,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_setMemoryFraction": _memory_fractions.set,
-        "_cuda_getMemoryFraction": _memory_fractions.get,
+        "_cuda_setMemoryFraction": lambda fraction, device: _memory_fractions.of.update({device: fraction}),
+        "_cuda_getMemoryFraction": lambda device: _memory_fractions.of.get(device, 1.0),
         "_cuda_memoryStats": _unavailable("torch.cuda.memory_stats()"),
         "_cuda_hostMemoryStats": _unavailable("torch.cuda.host_memory_stats()"),
         "_cuda_memorySnapshot": _unavailable("a memory snapshot of torch.cuda", advice=_SNAPSHOT_ADVICE),
@@ -363,16 +345,13 @@ def _simulate_bindings():
         "_gather_out": _gather_out,
         "_nccl_reduce": _nccl_reduce,
     }
-    missing = {}
     for name, function in simulated.items():
         if hasattr(torch._C, name):
             _patch(torch._C, name, function)
-        else:
-            missing[name] = function
 
-    def find(name):
-        if (name in missing or name.startswith(("_cuda_", "_nccl_"))) and _C.is_active():
-            return missing.get(name) or _refusal(f"torch._C.{name} {_LEAVE_OUT}")
+    def find(name):  # called for names that torch._C lacks
+        if (name in simulated or name.startswith(("_cuda_", "_nccl_"))) and _C.is_active():
+            return simulated.get(name) or _refusal(f"torch._C.{name} {_LEAVE_OUT}")
         raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
 
     torch._C.__getattr__ = find
@@ -385,19 +364,10 @@ def _set_stream(stream_id, device_index, device_type):
 
 class _MemoryFractions(threading.local):
     def __init__(self):
-        self._by_device = {}
-
-    def set(self, fraction, device):
-        self._by_device[device] = fraction
-
-    def get(self, device):
-        return self._by_device.get(device, 1.0)
+        self.of = {}  # by device
 
 
 _memory_fractions = _MemoryFractions()
-
-
-# ---- torch.nn.parallel.comm
 
 
 def _copy_to_all(tensor, out):

@@ -1,5 +1,6 @@
 """Runs one rank of a torch.distributed program without the other ranks and without a network."""
 
+import contextlib
 import functools
 import os
 import sys
@@ -107,8 +108,8 @@ class as_rank(_C.Context):
     def _enter(self):
         _set_environment(self, self._size, self.rank)
         self.on_exit(_set_process_groups, _process_groups())
-        _clear_process_groups()
         if self._inside is None:
+            _clear_process_groups()
             _init(self._size, self.rank)
         else:
             _set_process_groups(self._inside)
@@ -227,24 +228,21 @@ def _restore_accelerate_states(before):
         state.update(kept.get(id(state), {}))
 
 
-class AccelerateDevice:
-    """Sets accelerate's device to the simulated one, unless the program selected the CPU."""
+def set_accelerate_device(device, context):
+    """Sets accelerate's device to the simulated one until the context ends, unless the program selected the CPU."""
+    before = []
 
-    def __init__(self, device):
-        self._before, self._device = None, device
+    def restore():  # also in states copied meanwhile
+        for state in _accelerate_states() if before else ():
+            if state.get("device") == device:
+                state["device"] = before[-1]
 
-    def apply(self):
-        for state in _accelerate_states():
-            current = state.get("device")
-            if current is not None and current.type != self._device.type and not state.get("_cpu"):
-                self._before = current
-                state["device"] = self._device
-
-    def restore(self):
-        """Restores the device, also in states copied meanwhile."""
-        for state in _accelerate_states() if self._before is not None else ():
-            if state.get("device") == self._device:
-                state["device"] = self._before
+    context.on_exit(restore)
+    for state in _accelerate_states():
+        current = state.get("device")
+        if current is not None and current.type != device.type and not state.get("_cpu"):
+            before.append(current)
+            state["device"] = device
 
 
 def _clear_dtensor_caches():
@@ -260,9 +258,7 @@ def _clear_dtensor_caches():
 def ranks_of(name):
     """Returns the global ranks of the group with that name, in group order, or None if there is no such group."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is None or not c10d.is_initialized():
-        return None
-    try:
-        return c10d.get_process_group_ranks(c10d._resolve_process_group(name))
-    except (KeyError, RuntimeError, ValueError):
-        return None
+    if c10d is not None and c10d.is_initialized():
+        with contextlib.suppress(KeyError, RuntimeError, ValueError):
+            return c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+    return None

@@ -44,8 +44,6 @@ class EagerPlan:
             if region.kind == "checkpoint" and region.class_name == "recompute":
                 self._miss("recompute", region.name, "recomputed in the plan; wrap it in torch.utils.checkpoint")
 
-    # ---- Layouts from the graph
-
     def _read(self, graph):
         self.parameters: _Layouts = {}
         self.inputs: _Layouts = {}
@@ -100,7 +98,8 @@ class EagerPlan:
         ):
             return False
         paths = [path for path, nodes in self._modules().items() if any(n.name not in names for n, _, _ in nodes)]
-        if any(_at(layout, axis) not in ("S(0)", None) for path in paths for layout in self._boundary(path)):
+        layouts = (layout for path in paths for layout in self._boundary(path) if layout is not None)
+        if any(layout[axis] != "S(0)" for layout in layouts):
             return False
         for node in strays:
             for value in node.inputs:
@@ -120,18 +119,14 @@ class EagerPlan:
                 return True
         return False
 
-    # ---- Modules that own parameters
-
     def _modules(self):
-        """Returns {path: nodes} of modules that own parameters."""
+        """Returns {path: nodes} of modules that own parameters, without the nodes of submodules."""
         if not hasattr(self, "_module_nodes"):
             self._module_nodes: dict[str, list[Any]] = {}
-            owners = {name.rpartition(".")[0] for name in self.parameters}
+            owners = {name.rpartition(".")[0] for name in self.parameters} - {""}
             for entry in self._nodes:
                 if entry[0].module in owners:
                     self._module_nodes.setdefault(entry[0].module, []).append(entry)
-            # Nodes of submodules are not included.
-            self._module_nodes = {path: nodes for path, nodes in self._module_nodes.items() if path}
         return self._module_nodes
 
     def _boundary(self, path):
@@ -174,19 +169,16 @@ class EagerPlan:
         for path in self._modules():
             takes, gives = self._boundary(path)
             # Partial sums cannot be requested as input or output layouts.
-            takes = None if takes is None or self._is_partial(takes) else takes
-            gives = None if gives is None or self._is_partial(gives) else gives
-            if takes is None or gives is None:
-                side = "input layout" if takes is None else "output layout"
-                side = side if takes or gives else "input and output layout"
-                self._miss("module", path, f"{side} is chosen by DTensor")
-            if takes is not None or gives is not None:
+            takes = takes and (None if self._is_partial(takes) else takes)
+            gives = gives and (None if self._is_partial(gives) else gives)
+            sides = [side for side, layout in (("input", takes), ("output", gives)) if not layout]
+            if sides:
+                self._miss("module", path, f"{' and '.join(sides)} layout is chosen by DTensor")
+            if len(sides) < 2:
                 self.modules[path] = (takes, gives)
 
     def _is_partial(self, layout):
         return any(layout[i].startswith("P") for i in self._tensor)
-
-    # ---- Parameters
 
     def _find_uses(self):
         """Finds parameters that forward uses in another layout than they are stored in, on tensor axes."""
@@ -266,7 +258,7 @@ class EagerPlan:
 
     def _list_misses(self):
         for name, layout in self._buffers.items():
-            if layout != self._whole and (name.count(".") or name):
+            if layout != self._whole and name:
                 self._miss("buffer", name, f"layout {','.join(layout)} in the plan, replicated here")
         if not self._tensor:
             return
@@ -279,14 +271,11 @@ class EagerPlan:
         self._miss("backward", "", "DTensor chooses the layouts; gradients of parameters are laid out like parameters")
 
     def _miss(self, kind, where, what):
-        for entry in self.not_expressed:
-            if (entry["kind"], entry["what"]) == (kind, what):
-                if where and _starred(where) not in entry["where"]:
-                    entry["where"].append(_starred(where))
-                return
-        self.not_expressed.append({"kind": kind, "what": what, "where": [_starred(where)] if where else []})
-
-    # ---- The file
+        entry = next((each for each in self.not_expressed if (each["kind"], each["what"]) == (kind, what)), None)
+        if entry is None:
+            self.not_expressed.append(entry := {"kind": kind, "what": what, "where": []})
+        if where and _starred(where) not in entry["where"]:
+            entry["where"].append(_starred(where))
 
     def source(self, title):
         """Returns the file: the tables of this plan, then the runtime that all such files share."""
@@ -330,8 +319,7 @@ def _dims_of_source(node, source, value):
     that many ranges of the source's dimension, as of the last dimension of `w.unflatten(0, (ranges, -1))`. Dimensions
     of a function of a tensor are its own if it is elementwise.
     """
-    shared = value.storage == source.storage
-    if not shared:
+    if value.storage != source.storage:
         return {d: (d, 1) for d in range(len(value.shape))} if _is_elementwise(node, source, value) else {}
     if value.elements != source.elements and not any(stride == 0 for stride in value.stride):
         return {}  # a slice
@@ -340,12 +328,10 @@ def _dims_of_source(node, source, value):
         for e, (whole, step) in enumerate(zip(source.shape, source.stride)):
             if size == 1 or whole == 1 or stride == 0:
                 continue
-            if stride * size == step * whole and stride >= step:  # the dimension itself, or the outer part of one
+            if stride * size == step * whole:  # the dimension, its outer part, or several; `e` is the outermost
                 dims[d] = (e, 1)
             elif stride == step and size < whole and whole % size == 0:  # the inner part
                 dims[d] = (e, whole // size)
-            elif stride * size == step * whole and stride < step:  # several dimensions; `e` is the outermost
-                dims[d] = (e, 1)
     return dims
 
 
@@ -370,15 +356,11 @@ def _moved(placement, dims, shape, ranks):
     return f"S({dim},{ranges})" if ranges > 1 else f"S({dim})"
 
 
-def _at(layout, axis):
-    return None if layout is None else layout[axis]
-
-
 def _call_of(node, path):
     region = node.region
-    while region is not None and not (region.kind == "module" and region.name == path):
+    while region is not None and (region.kind, region.name) != ("module", path):
         region = region.parent
-    return None if region is None else region.call
+    return region and region.call
 
 
 def _starred(path):

@@ -46,9 +46,8 @@ class Scope(_C.Context):
         self._inside = inside
         self._by_id[_C.active_mode_id()] = self
         # Without a count, the enclosing mode's applies.
-        is_explicit = count is not None or (outer and _devices.has_explicit_count(outer))
-        self.on_exit(_devices.unregister_mode, inside.address())
-        _devices.register_mode(inside.address(), bool(is_explicit))
+        self.on_exit(_devices.explicit_count.pop, inside.address(), None)
+        _devices.explicit_count[inside.address()] = count is not None or _devices.explicit_count.get(outer, False)
 
     def _create(self, device_count):
         return self._kind(self._device, {**self._options, "device_count": device_count})

@@ -15,6 +15,7 @@ import torch
 import torch.utils.data
 
 from . import _shadowgraph as _C
+from ._shared import replaces
 from ._unfake import unfake
 
 _thread = threading.local()
@@ -26,16 +27,14 @@ def patch_loading():
     for name in ("_rebuild_tensor", "_rebuild_tensor_v3"):  # pickle's
         setattr(torch._utils, name, _from_storage(getattr(torch._utils, name), _C.is_deferring))
     torch.asarray = _from_storage(torch.asarray, _C.is_active)  # that of safetensors.safe_open
-    module = torch.nn.Module
-    module.load_state_dict = _checking(module.load_state_dict)
-    loader = torch.utils.data.DataLoader
-    loader.__iter__ = _iterating(loader.__iter__)
+    _check_state_dicts(torch.nn.Module.load_state_dict)
+    _read_batches(torch.utils.data.DataLoader.__iter__)
     try:
         import safetensors.torch
     except ImportError:
         return
     for name in ("load_file", "load"):
-        setattr(safetensors.torch, name, _loading_safetensors(getattr(safetensors.torch, name)))
+        _load_safetensors(safetensors.torch, name)
 
 
 def keep_copies(context):
@@ -69,7 +68,6 @@ def _fakes_of(value, device, made):
         if type(value) is dict:
             return fakes
         value.update(fakes)  # an OrderedDict with its _metadata
-        return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_fakes_of(each, device, made) for each in value))
     if type(value) in (list, tuple):
@@ -123,15 +121,14 @@ def _loading(load):
         places = {}
 
         def to_cpu(storage, location):
-            wanted = location
             if callable(map_location):
                 moved = map_location(storage, location)
-                wanted = location if moved is None else str(moved.device)
+                location = location if moved is None else str(moved.device)
             elif isinstance(map_location, dict):
-                wanted = map_location.get(location, location)
+                location = map_location.get(location, location)
             elif map_location is not None:
-                wanted = str(map_location)
-            places[storage.data_ptr()] = wanted
+                location = str(map_location)
+            places[storage.data_ptr()] = location
             return storage
 
         if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
@@ -162,10 +159,10 @@ def _from_storage(create, is_wanted):
     return create_fake
 
 
-def _checking(load_state_dict):
+def _check_state_dicts(load_state_dict):
     """Checks tensors before Module.load_state_dict, which turns every error into a plain RuntimeError."""
 
-    @functools.wraps(load_state_dict)
+    @replaces(torch.nn.Module, "load_state_dict")
     def load(self, state_dict, *args, **kwargs):
         if _C.is_deferring() and isinstance(state_dict, Mapping):
             for name, tensor in state_dict.items():
@@ -173,11 +170,9 @@ def _checking(load_state_dict):
                     _C.check_recordable(tensor, f"load_state_dict of '{name}'")
         return load_state_dict(self, state_dict, *args, **kwargs)
 
-    return load
 
-
-def _iterating(iterate):
-    @functools.wraps(iterate)
+def _read_batches(iterate):
+    @replaces(torch.utils.data.DataLoader, "__iter__")
     def iterate_real(self):
         return _batches(self) if _C.is_active() else iterate(self)
 
@@ -192,13 +187,12 @@ def _iterating(iterate):
                     return
             yield fakes_of(batch)
 
-    return iterate_real
 
-
-def _loading_safetensors(function):
+def _load_safetensors(module, name):
+    function = getattr(module, name)
     signature = inspect.signature(function)
 
-    @functools.wraps(function)
+    @replaces(module, name)
     def load(*args, **kwargs):
         if not _C.is_active():
             return function(*args, **kwargs)
@@ -207,5 +201,3 @@ def _loading_safetensors(function):
         with unfake():
             value = function(*given.args, **given.kwargs)
         return fakes_of(value, f"cuda:{device}" if isinstance(device, int) else device)
-
-    return load

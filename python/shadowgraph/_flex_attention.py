@@ -8,7 +8,7 @@ torch.compile, and on the CPU, the program itself computes all scores, and so do
 import functools
 import math
 import sys
-import types
+import traceback
 
 import torch
 import torch.nn.attention.flex_attention as flex
@@ -43,13 +43,8 @@ def patch():
 
 def _is_compiled():
     """Returns True if the caller runs in a function compiled by torch.compile, which force_eager calls directly."""
-    frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
-            return True
-        frame = frame.f_back
-    return False
+    codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return any(code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py") for code in codes)
 
 
 def _trained(score_mod):
@@ -65,10 +60,9 @@ def _trained(score_mod):
     found, left = {}, [score.grad_fn] if isinstance(score, torch.Tensor) and score.grad_fn else []
     while left:
         node = left.pop()
-        if node in found:
-            continue
-        found[node] = getattr(node, "variable", None)
-        left += [each for each, _ in node.next_functions if each is not None]
+        if node not in found:
+            found[node] = getattr(node, "variable", None)
+            left += [each for each, _ in node.next_functions if each is not None]
     return [each for each in found.values() if each is not None]
 
 
@@ -111,10 +105,9 @@ def _scores_of_head(block_mask, query, key):
             step = math.ceil(count / _SAMPLED_ROWS)
             sampled = range(step // 2, count, step)
             blocks = _evaluate(block_mask[-1], partly.shape[:2], (rows, columns), sides, sampled)
-            with unfake():
-                blocks = (
-                    None if blocks is None else (blocks[0] + blocks[1]).double().mean((0, 1, 2)).sum().item() * count
-                )
+            if blocks is not None:
+                with unfake():
+                    blocks = (blocks[0] + blocks[1]).double().mean((0, 1, 2)).sum().item() * count
         else:
             with unfake():
                 blocks = sum(each.double().sum(-1).mean().item() for each in known)

@@ -1,5 +1,7 @@
 """Converts graphs to torch.fx.GraphModule and back."""
 
+import contextlib
+import itertools
 import operator
 import re
 from collections import OrderedDict
@@ -73,7 +75,8 @@ class _Converter:
     def run(self):
         of_model = self._placeholder if self._model is None else self._of_model
         own = {"sg::parameter": of_model, "sg::buffer": of_model, "sg::input": self._placeholder,
-               "sg::constant": self._constant, "sg::gradient": self._gradient, "sg::output": self._output}  # fmt: skip
+               "sg::constant": self._constant, "sg::output": self._output,
+               "sg::gradient": lambda node: None}  # only marks a value as gradient  # fmt: skip
         for node in self._graph:
             own.get(node.target, self._call)(node)
         if not any(node.op == "output" for node in self._fx.nodes):
@@ -101,8 +104,6 @@ class _Converter:
                 holder.register_parameter(name, parameter)
             for name, buffer in part._buffers.items():
                 holder.register_buffer(name, buffer, name not in part._non_persistent_buffers_set)
-
-    # ---- Nodes of the sg:: namespace
 
     def _placeholder(self, node):
         name = re.sub(r"\W", "_", str(node.argument("name"))) or "input"
@@ -135,14 +136,9 @@ class _Converter:
     def _constant(self, node):
         self._bind(node, self._attribute(node.argument("data")))
 
-    def _gradient(self, node):
-        """Ignores the node, which only marks a value as gradient."""
-
     def _output(self, node):
         values = tuple(self._argument(value) for value in node.argument("values"))
         self._fx.output(values[0] if self._model is not None and len(values) == 1 else values)
-
-    # ---- Operators
 
     def _call(self, node):
         if node.target.startswith("sg_random::get_state") and not any(value.users for value in node.outputs):
@@ -173,12 +169,7 @@ class _Converter:
         self._annotate(made, node)
         results = node.results
         self._values.describe(made, results)
-        if len(results) == 1:
-            self._bind_result(results[0], made)
-        else:
-            for i, result in enumerate(results):
-                if result is not None:
-                    self._bind_result(result, self._element(made, i, result))
+        self._bind_result(results[0] if len(results) == 1 else results, made)
 
     def _element(self, made, i, result):
         element = self._fx.call_function(operator.getitem, (made, i))
@@ -188,15 +179,10 @@ class _Converter:
 
     def _annotate(self, made, node):
         """Annotates the node with its enclosing forward checkpoints. Each entry of a checkpoint gets a new id."""
-        regions: list[_C.Region] = []
-        region = node.region
-        while region is not None:
-            if region.kind == "checkpoint" and node.phase == "forward":
-                regions.insert(0, region)
-            region = region.parent
-        same = 0
-        while same < min(len(regions), len(self._checkpoints)) and self._checkpoints[same][0] == regions[same]:
-            same += 1
+        regions = [region for region in _regions_around(node)
+                   if region.kind == "checkpoint" and node.phase == "forward"]  # fmt: skip
+        open_ones = [region for region, _ in self._checkpoints]
+        same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(open_ones, regions))])
         del self._checkpoints[same:]
         for region in regions[same:]:
             self._checkpoints.append((region, self._checkpoint_count))
@@ -328,13 +314,18 @@ class _outside(_C.Cleanup):
 
 def _module_stack(node):
     """Returns nn_module_stack of the node in torch's format: {key: (path, class)}, outermost first."""
-    stack, region = [], node.region
+    modules = (region for region in _regions_around(node) if region.kind == "module")
+    return OrderedDict((region.name if region.call == 0 else f"{region.name}@{region.call}",
+                        (region.name, region.class_name)) for region in modules)  # fmt: skip
+
+
+def _regions_around(node):
+    """Returns the regions that enclose the node, outermost first."""
+    regions, region = [], node.region
     while region is not None:
-        if region.kind == "module":
-            key = region.name if region.call == 0 else f"{region.name}@{region.call}"
-            stack.append((key, (region.name, region.class_name)))
+        regions.append(region)
         region = region.parent
-    return OrderedDict(reversed(stack))
+    return regions[::-1]
 
 
 @keywords_apart
@@ -533,11 +524,8 @@ class _Runner:
         else:
             call = self._module.get_submodule(node.target)
         phase = node.meta.get("phase", "forward")
-        if phase == "forward":
+        with contextlib.nullcontext() if phase == "forward" else _capture.phase(phase):
             self._values[node] = call(*args, **kwargs)
-        else:
-            with _capture.phase(phase):
-                self._values[node] = call(*args, **kwargs)
         for unused in self._last_used_by.get(node, ()):
             del self._values[unused]
 

@@ -120,7 +120,7 @@ class CompiledGraph:
             rest = [name for i, name in enumerate(self._all_names) if i not in given]
             of_module = _tensors_of(self._module, rest)
             given.update({i: of_module[name] for i, name in enumerate(self._all_names) if i not in given})
-        outputs, gradients = self._executor.run([given[i] for i in range(len(self._all_names))], {})
+        outputs, gradients = self._executor.run([given[i] for i in range(len(self._all_names))])
         return ReplayResult(tuple(outputs), gradients)
 
 

@@ -16,7 +16,17 @@ _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
 def is_spec(value):
-    return isinstance(value, str) and _SPEC.fullmatch(value.strip()) is not None
+    """Returns whether the value is a string such as "f32[8,16]"; raises Error if it is meant as one but malformed."""
+    if not isinstance(value, str):
+        return False
+    found = _SPEC.fullmatch(value.strip())
+    if found is None and "[" in value and value.split("[")[0].strip() in DTYPES:
+        raise _malformed(value)
+    return found is not None
+
+
+def _malformed(spec):
+    return _C.Error(f"input '{spec}': expected a dtype and sizes, such as 'f32[8,16]'")
 
 
 def from_spec(spec, device):
@@ -46,12 +56,10 @@ class Call(NamedTuple):
     kwargs: dict
 
 
-def _is_shape(value):
-    return isinstance(value, (tuple, list)) and len(value) > 0 and all(type(size) is int for size in value)
-
-
-def _of_shape(shape):
-    return f"f32[{','.join(map(str, shape))}]"
+def _spec_of(shape):
+    """Returns "f32[8,3]" for the shape (8, 3), and None for other values."""
+    is_shape = isinstance(shape, (tuple, list)) and len(shape) > 0 and all(type(size) is int for size in shape)
+    return f"f32[{','.join(map(str, shape))}]" if is_shape else None
 
 
 def as_call(inputs):
@@ -61,14 +69,16 @@ def as_call(inputs):
     """
     if isinstance(inputs, Call):
         return inputs
-    if _is_shape(inputs):
-        return (_of_shape(inputs),), {}
-    if isinstance(inputs, (tuple, list)) and inputs and all(_is_shape(shape) for shape in inputs):
-        return tuple(_of_shape(shape) for shape in inputs), {}
-    if isinstance(inputs, dict) or hasattr(inputs, "items"):
+    for shapes in ([inputs], inputs if isinstance(inputs, (tuple, list)) else []):
+        args = tuple(map(_spec_of, shapes))
+        if args and all(args):
+            return args, {}
+    if hasattr(inputs, "items"):
         return (), dict(inputs.items())
     if isinstance(inputs, torch.Tensor) or is_spec(inputs):
         return (inputs,), {}
+    if isinstance(inputs, str):
+        raise _malformed(inputs)
     return tuple(inputs), {}
 
 
@@ -76,18 +86,16 @@ def mapped(structure, leaf):
     """Maps leaf(path, value) over tensors and specs of the structure; preserves named tuple and dict classes."""
 
     def walk(path, value):
+        def each(items):
+            return {key: walk(f"{path}.{key}" if path else str(key), item) for key, item in items}
+
         if isinstance(value, torch.Tensor) or is_spec(value):
             return leaf(path, value)
         if isinstance(value, dict):
-            changed = {key: walk(f"{path}.{key}" if path else str(key), item) for key, item in value.items()}
-            return changed if type(value) is dict else type(value)(**changed)
+            return each(value.items()) if type(value) is dict else type(value)(**each(value.items()))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(
-                *(walk(f"{path}.{name}" if path else name, item) for name, item in zip(value._fields, value))
-            )
-        if isinstance(value, (list, tuple)):
-            return type(value)(walk(f"{path}.{i}" if path else str(i), item) for i, item in enumerate(value))
-        return value
+            return type(value)(*each(zip(value._fields, value)).values())
+        return type(value)(each(enumerate(value)).values()) if isinstance(value, (list, tuple)) else value
 
     return walk("", structure)
 
@@ -96,8 +104,7 @@ def tensors_of(structure):
     """Returns the tensors of a nested structure of lists, tuples, dicts and Hugging Face outputs, in order."""
     if isinstance(structure, torch.Tensor):
         return [structure]
-    if isinstance(structure, dict) or hasattr(structure, "items"):
-        return [tensor for value in structure.values() for tensor in tensors_of(value)]
-    if isinstance(structure, (list, tuple)):
-        return [tensor for value in structure for tensor in tensors_of(value)]
-    return []
+    if hasattr(structure, "items"):
+        structure = list(structure.values())
+    parts = structure if isinstance(structure, (list, tuple)) else ()
+    return [tensor for value in parts for tensor in tensors_of(value)]

@@ -1,5 +1,6 @@
 """Sizes of a KV cache as functions of the number of tokens, measured on the tensors that a model caches."""
 
+import math
 import re
 from typing import Any, NamedTuple
 
@@ -79,9 +80,7 @@ def _terms(last, sizes, longest, latent):
     for path, cached in last.items():
         layer = next((part for part in path if isinstance(part, int)), path)
         dimension, growth = sizes[path]
-        each = cached.itemsize
-        for size in (size for i, size in enumerate(cached.shape) if i != dimension):
-            each *= size
+        each = cached.itemsize * math.prod(size for i, size in enumerate(cached.shape) if i != dimension)
         main = first.get(layer, Term(0))
         if dimension is None:
             first[layer] = main._replace(state_bytes=main.state_bytes + each)
@@ -119,7 +118,8 @@ def _growth(path, measure, measured):
         raise _unknown(path, measured)
     dimension = changing[0]
     while True:
-        points = tuple((tokens, _size(each.get(path), dimension)) for tokens, each in sorted(measured.items()))
+        points = tuple((tokens, each[path].shape[dimension] if path in each else 0)
+                       for tokens, each in sorted(measured.items()))  # fmt: skip
         possible = _candidates(points)
         if not possible:
             raise _unknown(path, measured)
@@ -127,10 +127,6 @@ def _growth(path, measure, measured):
         if tokens is None or tokens in measured:
             return dimension, possible[0]
         measure(tokens)
-
-
-def _size(cached, dimension):
-    return 0 if cached is None or dimension is None else cached.shape[dimension]
 
 
 def _candidates(points):
@@ -162,9 +158,6 @@ def _unknown(path, measured):
         f"serve() cannot compute the size of the cache for other lengths: {name} has shape {said} tokens. It supports "
         "tensors that are constant, have an entry per token or per n tokens, or end at a sliding window"
     )
-
-
-# ---- Tensors
 
 
 def _cached_tensors(output):

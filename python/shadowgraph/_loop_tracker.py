@@ -1,7 +1,6 @@
 """Tracks modules, optimizer steps, gradients and inputs when capturing a user-written training loop."""
 
 import collections
-import contextlib
 import functools
 import threading
 
@@ -35,8 +34,6 @@ class LoopTracker:
 
     def records_as(self, mode):
         return self._capture._active().address() == mode
-
-    # ---- Modules
 
     def declare(self, module, name, state):
         """Notes that the module and its submodules are declared."""
@@ -78,8 +75,6 @@ class LoopTracker:
             yield "mode", "train" if self.trains else "infer"
             yield "model", type(self.module).__name__
 
-    # ---- Optimizers
-
     def step_begins(self, optimizer, args, kwargs):
         if not self.trains:
             self.trains = True
@@ -100,11 +95,10 @@ class LoopTracker:
         return None
 
     def _enter_step(self):
-        phase = _C.Phase("optimizer")
-        self._phases.append(phase)
-        phase.__enter__()
+        self._phases.append(_C.Phase("optimizer"))
+        self._phases[-1].__enter__()
 
-    def step_ends(self, optimizer):
+    def step_ends(self, optimizer, args, kwargs):
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
@@ -121,16 +115,12 @@ class LoopTracker:
 
         @functools.wraps(closure)
         def run(*args, **kwargs):
-            with self._suspended_step():
-                return closure(*args, **kwargs)
+            self._leave_phase()
+            result = closure(*args, **kwargs)
+            self._enter_step()
+            return result
 
         return run
-
-    @contextlib.contextmanager
-    def _suspended_step(self):
-        self._leave_phase()
-        yield
-        self._enter_step()
 
     def leave(self):
         while self._phases:  # left open by steps that raised
@@ -147,34 +137,21 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-def _innermost():
-    """Returns the tracker of the innermost mode, or None if that is not a user's capture."""
-    if not _thread.loops:
-        return None
-    mode = _C.detect_fake_mode(())
-    return _thread.loops[-1] if mode and _thread.loops[-1].records_as(mode) else None
+def _of_innermost(method):
+    """Returns a function that calls a method of the innermost mode's tracker, if that is a user's capture."""
 
+    def call(*args):
+        mode = _C.detect_fake_mode(()) if _thread.loops else None
+        return method(_thread.loops[-1], *args) if mode and _thread.loops[-1].records_as(mode) else None
 
-def _root_called(module, arguments):
-    if (loop := _innermost()) is not None:
-        loop.called(module, arguments)
-
-
-def _step_begins(optimizer, args, kwargs):
-    loop = _innermost()
-    return None if loop is None else loop.step_begins(optimizer, args, kwargs)
-
-
-def _step_ends(optimizer, args, kwargs):
-    if (loop := _innermost()) is not None:
-        loop.step_ends(optimizer)
+    return call
 
 
 def install():
     """Registers the hooks. Called once per process."""
-    _C.set_root_called(_root_called)
-    register_optimizer_step_pre_hook(_step_begins)
-    register_optimizer_step_post_hook(_step_ends)
+    _C.set_root_called(_of_innermost(LoopTracker.called))
+    register_optimizer_step_pre_hook(_of_innermost(LoopTracker.step_begins))
+    register_optimizer_step_post_hook(_of_innermost(LoopTracker.step_ends))
 
 
 def track(loop, context):

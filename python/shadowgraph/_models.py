@@ -53,10 +53,9 @@ def create(model, device, dtype, conversion=None):
             if parameter is not None and _quantizes_on_move(parameter):
                 part._parameters[name] = _moved(parameter, wanted)
     if dtype is not None:
-        conversion = Conversion() if conversion is None else conversion
         before = [parameter.dtype for parameter in module.parameters()]
         module.to(dtype)
-        for was, parameter in zip(before, module.parameters()):
+        for was, parameter in zip(before, module.parameters()) if conversion is not None else ():
             conversion.note(was, parameter)
     return module
 
@@ -108,8 +107,7 @@ def _is_configuration(model):
 def _from_configuration(config):
     import transformers
 
-    names = getattr(config, "architectures", None) or []
-    for name in names:
+    for name in getattr(config, "architectures", None) or []:
         found = getattr(transformers, str(name), None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return _in_its_dtype(found, config)
@@ -121,8 +119,7 @@ def _from_configuration(config):
 def beyond_positions(module, tokens):
     """Returns a note if there are more tokens than positions, else "". Raises Error if the positions are a table."""
     text_config = getattr(getattr(module, "config", None), "get_text_config", None)
-    text = text_config and text_config(decoder=True)
-    longest = getattr(text, "max_position_embeddings", None)
+    longest = getattr(text_config and text_config(decoder=True), "max_position_embeddings", None)
     if not isinstance(longest, int) or longest < 1 or tokens <= longest:
         return ""
     note = f"{tokens:,} tokens exceed max_position_embeddings of the configuration, {longest:,}"
@@ -164,12 +161,12 @@ def _copy_hooks(parameter, fake):
 
 def parts_of(root):
     """Returns named_modules, named_parameters and named_buffers of a module. One traversal, several times faster."""
-    parts, seen = [], set()
+    parts, seen, known = [], set(), set()
     parameters: list[tuple[str, torch.Tensor]] = []
     buffers: list[tuple[str, torch.Tensor]] = []
 
     def walk(module, path):
-        if id(module) in seen:
+        if module is None or id(module) in seen:
             return
         seen.add(id(module))
         parts.append((path, module))
@@ -180,10 +177,8 @@ def parts_of(root):
                     known.add(id(tensor))
                     found.append((prefix + name, tensor))
         for name, part in module._modules.items():
-            if part is not None:
-                walk(part, prefix + name)
+            walk(part, prefix + name)
 
-    known = set()
     walk(root, "")
     return parts, parameters, buffers
 
@@ -207,9 +202,7 @@ class Converted(_C.Cleanup):
         super().__init__()
         self._module, self._mode, self._device, self._dtype = module, mode, device, dtype
         self._conversion = Conversion() if conversion is None else conversion
-        self._train = train
-        self._fakes = {}
-        self._records = {}
+        self._train, self._fakes, self._records = train, {}, {}
 
     def _make(self, tensor):
         if _wrappers.is_fake(tensor):

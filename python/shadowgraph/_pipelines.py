@@ -84,9 +84,6 @@ def _text(metas):
                      for meta in metas)  # fmt: skip
 
 
-# ---- The handshake ---------------------------------------------------------------------------------------------------
-
-
 def patch_handshakes():
     """Lets stages in fake process groups use `PipelineShapes`. Called once per process; real groups are unaffected."""
     when_imported(_STAGE, _patch_stage)  # not imported here, which takes seconds
@@ -95,12 +92,10 @@ def patch_handshakes():
 
 def _patch_stage(module):
     stage = module.PipelineStage
-    if hasattr(stage, "_shadowgraph_patched"):
-        return
-    replacements = {"_send_meta": _send_meta, "_recv_meta": _recv_meta}
-    for name, replacement in replacements.items():
-        setattr(stage, name, _in_fake_groups(getattr(stage, name), replacement))
-    stage._shadowgraph_patched = True
+    if not hasattr(stage, "_shadowgraph_patched"):
+        stage._send_meta = _in_fake_groups(stage._send_meta, _send_meta)
+        stage._recv_meta = _in_fake_groups(stage._recv_meta, _recv_meta)
+        stage._shadowgraph_patched = True
 
 
 def _patch_schedule(module):
@@ -108,9 +103,8 @@ def _patch_schedule(module):
     schedule = module._PipelineSchedule
     if hasattr(schedule, "_shadowgraph_patched"):
         return
-    name = "_initialize_pipeline_distributed_state"
-    if hasattr(schedule, name):
-        setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _set_inference_modes))
+    if initialize := getattr(schedule, "_initialize_pipeline_distributed_state", None):
+        schedule._initialize_pipeline_distributed_state = _in_fake_groups(initialize, _set_inference_modes)
     elif hasattr(schedule, "_warmup_p2p"):  # until 2.14
         schedule._warmup_p2p = _in_fake_groups(schedule._warmup_p2p, _warm_up(schedule._warmup_p2p))
     schedule._shadowgraph_patched = True
@@ -172,9 +166,6 @@ def _warm_up(original):
             original(schedule, stages, has_backward, p2p_done)
 
     return warm_up
-
-
-# ---- The shapes of a whole pipeline ----------------------------------------------------------------------------------
 
 
 def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, backward=None):
@@ -293,9 +284,7 @@ def _message(stage, direction):
     from torch.distributed.pipelining._utils import _StageBackwardMeta, _StageForwardMeta
 
     meta = stage._stage_meta
-    if direction == "forward":
-        return _StageForwardMeta(meta.outputs)
-    return _StageBackwardMeta(meta.input_grads)
+    return _StageForwardMeta(meta.outputs) if direction == "forward" else _StageBackwardMeta(meta.input_grads)
 
 
 def _first_chunk(schedule, target):

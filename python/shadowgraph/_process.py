@@ -25,7 +25,7 @@ from _shadowgraph_build import CUDA_VERSION
 from . import _compiled, _devices, _files, _flex_attention, _libraries, _loop_tracker, _reads, _wrappers
 from . import _shadowgraph as _C
 from ._libraries import when_imported
-from ._shared import Shared, set_variable
+from ._shared import Shared, replaces, set_variable
 from ._unfake import unfake
 
 _lock = threading.Lock()
@@ -60,11 +60,11 @@ def _install():
         _check_private_parts()
         flags.gpu_is_there = torch.cuda.is_available()
         init_error = None if flags.gpu_is_there else _devices.cuda_init_error()
-        flags.uninitialized += [] if flags.gpu_is_there else ["cuda"]
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         if not flags.gpu_is_there:
             _devices.simulate_cuda(init_error)
+            flags.uninitialized.append("cuda")
         if not torch.xpu.is_available():
             _devices.simulate_xpu()
             flags.uninitialized.append("xpu")
@@ -127,21 +127,15 @@ def _is_called(module, name):
 
 
 def _check_private_parts():
-    def refuse(what):
+    absent = [f"{owner}.{name}" for owner, names in _PRIVATE_PARTS.items() for name in names
+              if not hasattr(functools.reduce(getattr, owner.split(".")[1:], torch), name)]  # fmt: skip
+    if not absent and not _is_called(torch.utils.checkpoint, _checkpoint_generator()):
+        absent = [f"call of torch.utils.checkpoint.{_checkpoint_generator()}"]
+    if absent:
         raise _C.Error(
-            f"torch {torch.__version__} has no {what}, which shadowgraph {_C.version} requires; install torch "
+            f"torch {torch.__version__} has no {absent[0]}, which shadowgraph {_C.version} requires; install torch "
             f"{_C.torch_version}, for which it was built"
         )
-
-    for owner, names in _PRIVATE_PARTS.items():
-        part = torch
-        for name in owner.split(".")[1:]:
-            part = getattr(part, name)
-        for name in names:
-            if not hasattr(part, name):
-                refuse(f"{owner}.{name}")
-    if not _is_called(torch.utils.checkpoint, _checkpoint_generator()):
-        refuse(f"call of torch.utils.checkpoint.{_checkpoint_generator()}")
 
 
 class _Flags(Shared):
@@ -208,7 +202,7 @@ def _patch_checkpoints():
     module.CheckpointFunction.apply = staticmethod(apply)
     generator = getattr(module, _checkpoint_generator())
 
-    @functools.wraps(generator)
+    @replaces(module, _checkpoint_generator())
     def around(function, *args, **kwargs):
         if not (_C.is_capturing() and torch.is_grad_enabled()):
             yield from generator(function, *args, **kwargs)
@@ -228,12 +222,9 @@ def _patch_checkpoints():
         function.runs.leave()
         yield from inner
 
-    setattr(module, _checkpoint_generator(), around)
+    begin = module._recomputation_hook.__init__
 
-    hook = module._recomputation_hook
-    begin = hook.__init__
-
-    @functools.wraps(begin)
+    @replaces(module._recomputation_hook, "__init__")
     def init(self, *args, **kwargs):
         begin(self, *args, **kwargs)
         if not _C.is_capturing():
@@ -245,8 +236,6 @@ def _patch_checkpoints():
             return pack(tensor)
 
         self.pack_hook = pack_and_record
-
-    hook.__init__ = init
 
 
 @contextlib.contextmanager
@@ -262,11 +251,9 @@ def _initialized_cuda():
 
 def _name_of(function):
     inner = function.func if isinstance(function, functools.partial) else function
-    owner = getattr(inner, "__self__", None)  # such as a layer's __call__
-    if isinstance(owner, torch.nn.Module):
-        return type(owner).__name__
-    if isinstance(inner, torch.nn.Module):
-        return type(inner).__name__
+    for module in (getattr(inner, "__self__", None), inner):  # a layer's __call__, a layer
+        if isinstance(module, torch.nn.Module):
+            return type(module).__name__
     return getattr(inner, "__name__", "checkpoint")
 
 
@@ -288,21 +275,19 @@ def _patch_generators():
 
 def _patch_data_dependent_functions():
     """Replaces torch functions that read the values of their results."""
-    # Patches the internal function, because libraries may have imported the public one already.
     original_trunc_normal = torch.nn.init._no_grad_trunc_normal_
 
-    @functools.wraps(original_trunc_normal)
+    # The internal function, because libraries may have imported the public one already.
+    @replaces(torch.nn.init, "_no_grad_trunc_normal_")
     def trunc_normal_(tensor, mean, std, a, b, generator=None):
         if not _wrappers.is_fake(tensor):
             return original_trunc_normal(tensor, mean, std, a, b, generator=generator)
         with torch.no_grad():
             return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
 
-    torch.nn.init._no_grad_trunc_normal_ = trunc_normal_
-
     original_new_tensor = torch.Tensor.new_tensor
 
-    @functools.wraps(original_new_tensor)
+    @replaces(torch.Tensor, "new_tensor")
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         if not _C.is_active():
             return original_new_tensor(self, data, dtype=dtype, device=device, requires_grad=requires_grad, **kwargs)
@@ -311,11 +296,9 @@ def _patch_data_dependent_functions():
         how = {"dtype": dtype or self.dtype, "device": device or self.device, "requires_grad": requires_grad}
         return torch.tensor(data, **how, **kwargs)
 
-    torch.Tensor.new_tensor = new_tensor
-
     original_new = torch.Tensor.new
 
-    @functools.wraps(original_new)
+    @replaces(torch.Tensor, "new")
     def new(self, *args, device=None):
         # The legacy constructor derives the device from the dispatch keys, of which fake tensors have an extra one.
         if not _C.is_fake(self):
@@ -327,8 +310,6 @@ def _patch_data_dependent_functions():
             return torch.tensor(args[0], **how)
         return torch.empty(*(args or (0,)), **how)
 
-    torch.Tensor.new = new
-
 
 def _patch_storage_access():
     """Disables modes in storage accessors, which create temporary tensors that a mode would make fake."""
@@ -336,14 +317,10 @@ def _patch_storage_access():
     def for_real(owner, name, storage_of):
         original = getattr(owner, name)
 
-        @functools.wraps(original)
+        @replaces(owner, name)
         def call(self, *args, **kwargs):
-            if not _C.is_active() or storage_of(self).device.type == "meta":
+            with unfake() if _C.is_active() and storage_of(self).device.type != "meta" else contextlib.nullcontext():
                 return original(self, *args, **kwargs)
-            with unfake():
-                return original(self, *args, **kwargs)
-
-        setattr(owner, name, call)
 
     for name in ("_getitem", "_setitem"):
         for_real(torch.storage.TypedStorage, name, lambda typed: typed._untyped_storage)
@@ -376,14 +353,12 @@ def _patch_storage_resize():
     """Records storage.resize_(0), by which FSDP2 frees gathered parameters. It is not an operator."""
     original = torch.UntypedStorage.resize_
 
-    @functools.wraps(original)
+    @replaces(torch.UntypedStorage, "resize_")
     def resize_(self, size):
         if _C.is_active() and self.device.type == "meta":
             _C.resize_storage(self, size)
             return self
         return original(self, size)
-
-    torch.UntypedStorage.resize_ = resize_
 
 
 def _patch_fake_tensor_mode():
@@ -392,30 +367,27 @@ def _patch_fake_tensor_mode():
     enter, leave = mode.__enter__, mode.__exit__
     guards: weakref.WeakKeyDictionary[torch._subclasses.fake_tensor.FakeTensorMode, list] = weakref.WeakKeyDictionary()
 
-    @functools.wraps(enter)
+    @replaces(mode, "__enter__")
     def enter_disabled(self):
         guard = unfake() if _C.is_active() else contextlib.nullcontext()
         guard.__enter__()
         guards.setdefault(self, []).append(guard)
         return enter(self)
 
-    @functools.wraps(leave)
+    @replaces(mode, "__exit__")
     def leave_disabled(self, *exception):
         try:
             return leave(self, *exception)
         finally:
             guards[self].pop().__exit__(*exception)
 
-    mode.__enter__, mode.__exit__ = enter_disabled, leave_disabled
-    # torch.export initializes caches at its first call, which must not contain our fake tensors.
     export = torch.export.export
 
-    @functools.wraps(export)
+    # torch.export initializes caches at its first call, which must not contain our fake tensors.
+    @replaces(torch.export, "export")
     def export_disabled(*args, **kwargs):
         with unfake() if _C.is_active() else contextlib.nullcontext():
             return export(*args, **kwargs)
-
-    torch.export.export = export_disabled
 
 
 class _CustomOperatorSizes:
@@ -449,10 +421,9 @@ def _has_fake_kernel(operator):
 
 def _patch_fake_kernel_context():
     _C.set_fake_kernel_finder(_has_fake_kernel)
-    module = torch._library.fake_impl
-    original = module.set_ctx_getter
+    original = torch._library.fake_impl.set_ctx_getter
 
-    @functools.wraps(original)
+    @replaces(torch._library.fake_impl, "set_ctx_getter")
     def set_ctx_getter(getter):
         # The caller is the Meta kernel that torch.library creates for a fake kernel; read the operator from its frame.
         kernel = sys._getframe(1).f_locals
@@ -461,8 +432,6 @@ def _patch_fake_kernel_context():
             return original(getter)
         sizes = _CustomOperatorSizes(kernel["qualname"], arguments)
         return original(lambda: sizes)
-
-    module.set_ctx_getter = set_ctx_getter
 
 
 class _FlagOrActive:
@@ -480,11 +449,10 @@ def _patch_control_flow():
     utils = torch._higher_order_ops.utils
     compile_and_call = utils._hop_compile_and_call
 
-    @functools.wraps(compile_and_call)
+    @replaces(utils, "_hop_compile_and_call")
     def call(fn, args, kwargs=None):
         return fn(*args, **(kwargs or {})) if _C.is_active() else compile_and_call(fn, args, kwargs)
 
-    utils._hop_compile_and_call = call
     flex = torch.nn.attention.flex_attention
     flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = _FlagOrActive(flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG)
     _flex_attention.patch()
@@ -493,7 +461,7 @@ def _patch_control_flow():
     known_keys = frozenset(int(key) for key in keys.__members__.values())
     dispatch = torch._ops.HigherOrderOperator.dispatch
 
-    @functools.wraps(dispatch)
+    @replaces(torch._ops.HigherOrderOperator, "dispatch")
     def dispatch_unknown_keys(self, dispatch_key, /, *args, **kwargs):
         # The dispatch keys of modes and fake tensors have no Python names.
         if int(dispatch_key) in known_keys:
@@ -506,13 +474,10 @@ def _patch_control_flow():
             )
         return kernel(*args, **kwargs)
 
-    torch._ops.HigherOrderOperator.dispatch = dispatch_unknown_keys
-
 
 def _patch_is_fake_tensor():
     """Excludes our fake tensors from torch's C++ fake tensors (since 2.15), which use the same dispatch key."""
-    original = getattr(torch._C, "_is_fake_tensor", None)
-    if original is not None:
+    if original := getattr(torch._C, "_is_fake_tensor", None):
         torch._C._is_fake_tensor = lambda tensor: not _C.is_fake(tensor) and original(tensor)
 
 
@@ -520,7 +485,7 @@ def _patch_triton(module):
     """Rejects Triton kernels on fake tensors, which have no data pointers."""
     original = module.JITFunction.run
 
-    @functools.wraps(original)
+    @replaces(module.JITFunction, "run")
     def run(self, *args, **kwargs):
         if any(isinstance(each, torch.Tensor) and _C.is_fake(each) for each in (*args, *kwargs.values())):
             raise _C.NoRuleError(
@@ -529,8 +494,6 @@ def _patch_triton(module):
             )
         return original(self, *args, **kwargs)
 
-    module.JITFunction.run = run
-
 
 def _patch_script_calls():
     """Refuses TorchScript programs that call tolist(), which the interpreter runs on data pointers."""
@@ -538,7 +501,7 @@ def _patch_script_calls():
     def patch(kind):
         original = kind.__call__
 
-        @functools.wraps(original)
+        @replaces(kind, "__call__")
         def call(self, *args, **kwargs):
             if _C.is_active() and self.inlined_graph.findNode("prim::tolist") is not None:
                 raise _C.DataDependentError(
@@ -546,8 +509,6 @@ def _patch_script_calls():
                     "compute the list from sizes, or call the program's Python original"
                 )
             return original(self, *args, **kwargs)
-
-        kind.__call__ = call
 
     patch(torch._C.ScriptFunction)
     patch(torch._C.ScriptMethod)

@@ -4,6 +4,7 @@ import difflib
 import html
 import json
 import os
+import pathlib
 
 from . import _capture, _ranks
 from . import _shadowgraph as _C
@@ -86,18 +87,13 @@ class Profile(_C.Profile):
         values = json.dumps(color) if isinstance(color, dict) else "" if color is None else os.fspath(color)
         if compare is None or isinstance(compare, Profile):
             return self._html(title, compare, compare_title, "", values)
-        if isinstance(compare, dict):
-            saved = json.dumps(compare)
-        else:
-            with open(compare, encoding="utf-8") as file:
-                saved = file.read()
+        saved = json.dumps(compare) if isinstance(compare, dict) else pathlib.Path(compare).read_text("utf-8")
         return self._html(title, None, compare_title, saved, values)
 
     def save_html(self, path, title="", *, compare=None, compare_title="before", color=None):
         """Writes the page of `html` to one self-contained file, atomically."""
-        _C.write_file(
-            os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title, color=color)
-        )
+        page = self.html(title, compare=compare, compare_title=compare_title, color=color)
+        _C.write_file(os.path.abspath(path), page)
 
     def page(self, title="", *, height=760, compare=None, compare_title="before", color=None):
         """Returns the page of `html` for display in a notebook, `height` pixels high."""
@@ -223,6 +219,8 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         _refuse_capturing(dict(inputs=inputs, ranks=ranks, world=world, roles=roles, **how), steady_state=steady_state,
                           run=run)  # fmt: skip
         return Profile(model, device=None if device is None else str(device), **settings)
+    if isinstance(model, _capture.Capture):
+        raise TypeError("profile() requires the graph of a Capture: pass session.finish()")
     if inputs is None:
         raise TypeError("profile() of a model requires inputs: a tensor, shapes, or a string such as 'f32[8,16]'")
     how["device"] = "cuda" if device is None else device

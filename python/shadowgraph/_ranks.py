@@ -109,9 +109,6 @@ class RankProfiles:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-# ---- Finding roles ---------------------------------------------------------------------------------------------------
-
-
 class _Axis(NamedTuple):
     stride: int
     size: int
@@ -261,9 +258,6 @@ def _check_last(name: Any, ranks: list[int], graph: Graph, of_rank: Callable[[in
             f"programs differ: only rank {rank} has this {target} in {phase}. Pass roles=lambda rank: ... to group "
             "identical ranks"
         )
-
-
-# ---- Profiling -------------------------------------------------------------------------------------------------------
 
 
 def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | None, roles: Any, inputs: Any,

@@ -9,6 +9,7 @@ import torch
 import torch._tensor_str
 
 from . import _shadowgraph as _C
+from ._shared import replaces
 from ._unfake import unfake
 
 _ADVICE = "remove this line from the captured program, or use a real tensor under shadowgraph.unfake()"
@@ -21,20 +22,17 @@ def patch_reads():
     tensor.tolist = _of_known(tensor.tolist)
     tensor.numpy = _numpy(tensor.numpy)
     tensor.__array__ = _array(tensor.__array__)
-    tensor.__repr__ = _text(tensor.__repr__)
-    for name in ("__dlpack__", "share_memory_", "apply_", "map_", "map2_"):
-        setattr(tensor, name, _refusing(getattr(tensor, name), f"Tensor.{name}", _ADVICE))
-    tensor.__reduce_ex__ = _refusing(
-        tensor.__reduce_ex__,
-        "Tensor.__reduce_ex__",
-        "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)",
-    )
+    _patch_text(tensor.__repr__)
+    advice = dict.fromkeys(("__dlpack__", "share_memory_", "apply_", "map_", "map2_"), _ADVICE)
+    advice["__reduce_ex__"] = "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)"
+    for name in advice:
+        setattr(tensor, name, _refusing(getattr(tensor, name), f"Tensor.{name}", advice[name]))
     interface = _refusing(tensor.__cuda_array_interface__.__get__, "Tensor.__cuda_array_interface__", _ADVICE)
     tensor.__cuda_array_interface__ = property(interface)
     for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
         if hasattr(owner, name):
             setattr(owner, name, _refusing(getattr(owner, name), name, _ADVICE))
-    tensor.data_ptr = _address(tensor.data_ptr)
+    _patch_addresses(tensor.data_ptr, torch.UntypedStorage.data_ptr)
     _patch_storages()
 
 
@@ -98,8 +96,8 @@ def _array(original):
     return array
 
 
-def _text(original):
-    @functools.wraps(original)
+def _patch_text(original):
+    @replaces(torch.Tensor, "__repr__")
     def text(self, *, tensor_contents=None):
         if not _C.is_fake(self):
             return original(self, tensor_contents=tensor_contents)
@@ -116,8 +114,6 @@ def _text(original):
             contents = torch._tensor_str._tensor_str(value, indent=len("tensor("))
         return original(self, tensor_contents=contents)
 
-    return text
-
 
 def _refusing(function, name, advice):
     @functools.wraps(function)
@@ -129,14 +125,17 @@ def _refusing(function, name, advice):
     return call
 
 
-def _address(original):
-    """Returns a unique made-up address per storage, since programs identify tensors by address."""
+def _patch_addresses(of_tensor, of_storage):
+    """Gives each storage a unique made-up address, since programs identify tensors by address."""
 
-    @functools.wraps(original)
+    @replaces(torch.Tensor, "data_ptr")
     def data_ptr(self):
-        return _C.fake_address(self) if _C.is_fake(self) else original(self)
+        return _C.fake_address(self) if _C.is_fake(self) else of_tensor(self)
 
-    return data_ptr
+    @replaces(torch.UntypedStorage, "data_ptr")
+    def data_ptr_of_storage(self):
+        address = _C.fake_storage_address(self) if self.device.type == "meta" else None
+        return of_storage(self) if address is None else address
 
 
 def _patch_storages():
@@ -145,7 +144,7 @@ def _patch_storages():
     def guarded(name):
         original = getattr(torch.UntypedStorage, name)
 
-        @functools.wraps(original)
+        @replaces(torch.UntypedStorage, name)
         def read(self, *args, **kwargs):
             if self.device.type == "meta" and self.nbytes() != 0:
                 raise _C.DataDependentError(
@@ -153,36 +152,24 @@ def _patch_storages():
                 )
             return original(self, *args, **kwargs)
 
-        setattr(torch.UntypedStorage, name, read)
-
     for name in (
         "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist",
         "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
     ):  # fmt: skip
         if hasattr(torch.UntypedStorage, name):
             guarded(name)
-    original_data_ptr = torch.UntypedStorage.data_ptr
-
-    @functools.wraps(original_data_ptr)
-    def data_ptr(self):
-        address = _C.fake_storage_address(self) if self.device.type == "meta" else None
-        return original_data_ptr(self) if address is None else address
-
-    torch.UntypedStorage.data_ptr = data_ptr
 
 
 def patch_deepcopy():
     """Keeps the simulated device when tensors other than parameters copy their (meta) storages."""
     original = torch.Tensor.__deepcopy__
 
-    @functools.wraps(original)
+    @replaces(torch.Tensor, "__deepcopy__")
     def deepcopy(self, memo):
         # Subclasses define their own __deepcopy__ or copy the storage like plain tensors.
         if self.is_leaf and id(self) not in memo and _C.is_fake(self):
             _copy_storage(self, memo)
         return original(self, memo)
-
-    torch.Tensor.__deepcopy__ = deepcopy
 
 
 def _copy_storage(tensor, memo):

@@ -64,33 +64,24 @@ class PipelineRank(torch.nn.Module):
         return copied
 
     @property
-    def is_first(self):
-        return any(stage.is_first for stage in stages_of(self.schedule))
-
-    @property
-    def is_last(self):
-        return any(stage.is_last for stage in stages_of(self.schedule))
-
-    @property
     def infers_shapes(self):
         """True if the shapes of a stage are not specified by the program."""
-        backward = self.schedule._has_backward
-        return any(hasattr(stage, "_user_meta") and not is_static(stage, backward)
-                   for stage in stages_of(self.schedule))  # fmt: skip
+        stages = [stage for stage in stages_of(self.schedule) if hasattr(stage, "_user_meta")]
+        return not all(is_static(stage, self.schedule._has_backward) for stage in stages)
 
     def arguments(self, args, kwargs, training, loss):
         """Returns the arguments of this rank's step: inputs for the first stage, target for the last, and keywords."""
         if loss is not None:
             raise _C.Error("a schedule has its own loss function; pass loss_fn= to the schedule instead of loss=")
         kwargs = dict(kwargs)
-        if self.is_last and self.schedule._loss_fn is not None:
+        if self.schedule._loss_fn is not None and any(stage.is_last for stage in stages_of(self.schedule)):
             if training.target is None:
                 raise _C.Error("the loss function of the schedule requires a target, also for inference; pass "
                                "target=")  # fmt: skip
             kwargs["target"] = training.target
         if not training.return_outputs:
             kwargs["return_outputs"] = False
-        return args if self.is_first else (), kwargs
+        return args if any(stage.is_first for stage in stages_of(self.schedule)) else (), kwargs
 
     def received(self):
         """Yields (name, tensor) for each distinct receive buffer of the stages."""

@@ -52,10 +52,11 @@ def serve(model: Any, *, spec: str, context: int, weights: str | None = None, ke
     if weights is None:
         weights = stored[0] if stored else ""
     make, sharding = _rank_factory(model, tensor_parallel)
-    around = fake_process_group(tensor_parallel) if tensor_parallel > 1 else contextlib.nullcontext()
-    with around:
+    with fake_process_group(tensor_parallel) if tensor_parallel > 1 else contextlib.nullcontext():
         layers, names, arguments, assumptions = _inspect(make, configuration, dtype, context, tensor_parallel, options)
-        excluded = _matching(names, keep if keep is not None else stored[1] if stored else _outputs(names))
+        # Libraries do not quantize output embeddings by default.
+        default = stored[1] if stored else [r"re:(.*\.)?(lm_head|embed_out|output_projection)\."]
+        excluded = _matching(names, default if keep is None else keep)
 
         def captured(batch, tokens):
             inputs = {"input_ids": f"i64[{batch},{tokens}]", **arguments}
@@ -73,9 +74,6 @@ def _configuration_of(model):
         return model
     kind = getattr(model, "config_class", None)
     return kind() if isinstance(model, type) and kind is not None else None
-
-
-# ---- Tensor parallel
 
 
 def _rank_factory(model, devices):
@@ -159,9 +157,6 @@ def _replicated(rank, devices):
             f"{sum(whole.values()) / 2**20:,.1f} MiB of them"]  # fmt: skip
 
 
-# ---- KV cache
-
-
 def _inspect(make, configuration, dtype, context, tensor_parallel, options):
     """Returns (terms of the cache, names of parameters, further arguments of forward, assumptions)."""
     in_mode = {name: value for name, value in (options or {}).items() if name in _capture._OF_MODE}
@@ -180,7 +175,9 @@ def _inspect(make, configuration, dtype, context, tensor_parallel, options):
             return module(input_ids=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"), use_cache=True)
 
         text = configuration.get_text_config(decoder=True) if hasattr(configuration, "get_text_config") else None
-        latent = _latent(text, dtype)
+        # Cache bytes per token and layer of multi-head latent attention, which caches latents.
+        rank, rotary = (getattr(text, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim"))
+        latent = (rank + rotary) * dtype.itemsize if rank and rotary else 0
         longest = getattr(text, "max_position_embeddings", None) or 1 << 30
         try:
             cache = _kv_cache.terms_of(run, context, longest, latent)
@@ -203,36 +200,15 @@ def _inspect(make, configuration, dtype, context, tensor_parallel, options):
     return cache, names, arguments, assumptions
 
 
-def _latent(text, dtype):
-    """Returns the cache bytes per token and layer of multi-head latent attention, which caches latents, else 0."""
-    rank = getattr(text, "kv_lora_rank", None)
-    rotary = getattr(text, "qk_rope_head_dim", None)
-    return (rank + rotary) * dtype.itemsize if rank and rotary else 0
-
-
-# ---- Quantization
-
-
-def _outputs(names):
-    """Returns the output embeddings, which libraries do not quantize by default."""
-    return [name for name in names if re.search(r"(^|\.)(lm_head|embed_out|output_projection)\.", name)]
-
-
 def _matching(names, parts):
     """Returns the names that contain or match one of the parts: text, a pattern with *, or "re:" and an expression."""
-    chosen = []
-    for name in names:
-        for part in parts:
-            if part.startswith("re:"):
-                fits = re.match(part[3:], name) is not None
-            elif "*" in part:
-                fits = fnmatch.fnmatch(name, f"*{part}*")
-            else:
-                fits = part in name
-            if fits:
-                chosen.append(name)
-                break
-    return chosen
+
+    def fits(name, part):
+        if part.startswith("re:"):
+            return re.match(part[3:], name) is not None
+        return fnmatch.fnmatch(name, f"*{part}*") if "*" in part else part in name
+
+    return [name for name in names if any(fits(name, part) for part in parts)]
 
 
 def _quantization(configuration):

@@ -81,8 +81,7 @@ class Sharding:
         Defines place(model, mesh), inputs(mesh, ...), make_mesh(device_type) and scope(); see docs/many-devices.md.
         Also writes the code to `path`, if given.
         """
-        title = self.dict()["title"]
-        text = self._eager_plan().source(title)
+        text = self._eager_plan().source(self.dict()["title"])
         if path is not None:
             _C.write_file(os.fspath(path), text)
         return text

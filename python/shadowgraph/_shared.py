@@ -1,5 +1,6 @@
-"""Changes of process-wide state that several contexts share."""
+"""Changes of process-wide state: patches, and changes that several contexts share."""
 
+import functools
 import os
 import threading
 
@@ -36,6 +37,16 @@ class Shared(_C.Cleanup):
             if not self._users:
                 self._applied = False
                 self.run()
+
+
+def replaces(owner, name):
+    """Decorates a function that replaces owner.name, and gets its name, docstring and signature."""
+
+    def replace(function):
+        setattr(owner, name, functools.wraps(getattr(owner, name))(function))
+        return function
+
+    return replace
 
 
 def set_variable(name, value):

@@ -76,7 +76,3 @@ class Event(torch.Event):
 
     def ipc_handle(self):
         raise _C.UnsupportedError("Event.ipc_handle() is not available on a simulated device, which has no handles")
-
-
-def record_stream(tensor, stream):
-    _C.record_stream(tensor, stream.device_index, stream.stream_id)

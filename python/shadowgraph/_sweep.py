@@ -1,5 +1,6 @@
 """Costs as a function of sizes: tables over batch sizes, and symbolic graphs."""
 
+import contextlib
 import html
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -215,12 +216,10 @@ class _Progress:
     def __init__(self, wanted):
         self._bar = None
         if wanted is not False:
-            try:
+            with contextlib.suppress(ImportError):
                 import tqdm  # type: ignore[import-untyped]
 
                 self._bar = tqdm.tqdm(total=0, disable=None if wanted is None else False, desc="captures and rows")
-            except ImportError:
-                pass
 
     def __enter__(self):
         return self
@@ -230,13 +229,9 @@ class _Progress:
             self._bar.close()
 
     def over(self, items):
-        if self._bar is None:
-            return items
-        return self._counted(items, self._bar)
-
-    @staticmethod
-    def _counted(items, bar):
-        bar.total += len(items)
+        if self._bar is not None:
+            self._bar.total += len(items)
         for item in items:
             yield item
-            bar.update()
+            if self._bar is not None:
+                self._bar.update()

@@ -43,30 +43,21 @@ for _name in ("__contains__", "__delitem__", "__eq__", "__getitem__", "__ior__",
 
 def show(module, table, contents, context):
     """Replaces module._parameters or _buffers (`table`) on this thread until the context ends."""
-    before = vars(module)[table]
-    context.on_exit(_show, module, table, before.views.get(threading.get_ident()) if _is_shown(before) else None)
+    entries = vars(module)[table]
+    before = entries.views.get(threading.get_ident()) if isinstance(entries, _Entries) else None
+    context.on_exit(_show, module, table, before)
     _show(module, table, contents)
-
-
-def _is_shown(entries):
-    return isinstance(entries, _Entries)
 
 
 def _show(module, table, contents):
     with _lock:
         entries = vars(module)[table]
-        if not _is_shown(entries):
-            if contents is None:
-                return
+        if not isinstance(entries, _Entries):
             entries = _Entries(entries)
+        entries.views.pop(threading.get_ident(), None)
         if contents is not None:
             entries.views[threading.get_ident()] = contents
-        else:
-            entries.views.pop(threading.get_ident(), None)
         vars(module)[table] = entries if entries.views else entries.real
-
-
-# ---- Training flags
 
 
 class _ThreadFlags(threading.local):
@@ -127,8 +118,6 @@ def set_training(module, train, context):
     context.on_exit(parts.clear)  # keeps the modules, and with them their ids
     module.train(train)
 
-
-# ---- Modules whose tensors cannot be shown to one thread
 
 _changed: dict[int, int] = {}  # {id of a module: thread}
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -137,8 +136,8 @@ class TrainingLoop:
     def name_state(self, session):
         """Declares state outside the model: averaged parameters, scaler state and existing gradients."""
         if self._average is not None:
-            named = itertools.chain(self._average.module.named_parameters(), self._average.module.named_buffers())
-            for name, tensor in named:
+            average = self._average.module
+            for name, tensor in (*average.named_parameters(), *average.named_buffers()):
                 session._active().name_buffer(tensor, "ema." + name)
             session._active().name_buffer(self._average.n_averaged, "ema.n_averaged")
         if self._scaler is not None and self._scaler._scale is not None:
@@ -169,8 +168,7 @@ class TrainingLoop:
         return loss[0]
 
     def _step(self, args, kwargs, loss):
-        training = self._training
-        for _ in range(training.accumulate):
+        for _ in range(self._training.accumulate):
             self._forward_and_backward(args, kwargs, loss)
         with phase("optimizer"):
             self._optimizer_step()

@@ -93,16 +93,16 @@ class Weights:
         except OSError as error:  # a name too long, a folder without rights
             raise _C.FileError(f"cannot read {path}: {error}") from None
         if is_folder:
-            for pattern in _IN_FOLDERS:
-                found = sorted(path.glob(pattern))
-                if found:
-                    for file in found:
-                        self._add(file)
-                    return
-            raise _C.FileError(f"no weights in folder {path}; expected a file that matches {', '.join(_IN_FOLDERS)}")
-        if not is_file:
+            found = next(filter(None, (sorted(path.glob(pattern)) for pattern in _IN_FOLDERS)), None)
+            if found is None:
+                raise _C.FileError(
+                    f"no weights in folder {path}; expected a file that matches {', '.join(_IN_FOLDERS)}"
+                )
+            for file in found:
+                self._add(file)
+        elif not is_file:
             raise _C.FileError(f"file '{path}' does not exist")
-        if path.name.endswith(".json"):
+        elif path.name.endswith(".json"):
             self._add_index(path)
         elif path.suffix == ".safetensors":
             self._take(_Safetensors(path))

@@ -24,10 +24,8 @@ class Peak:
     def __init__(self, predicted, steps):
         if steps < 1:
             raise _C.Error(f"steps={steps!r}: expected at least 1")
-        self._predicted, self._steps, self._done = predicted, steps, 0
-        self._profiler = None
-        self._base = 0
-        self._measured = None
+        self._predicted, self._steps, self._done, self._base = predicted, steps, 0, 0
+        self._profiler = self._measured = None
 
     def metrics(self):
         """Returns the known peaks by name, for logging."""

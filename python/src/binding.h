@@ -16,30 +16,12 @@ namespace shadowgraph::python {
 
 namespace py = pybind11;
 
-void bind_errors(py::module_& m);
-void bind_contexts(py::module_& m);
-void bind_process(py::module_& m);
-void bind_modes(py::module_& m);
-void bind_capture(py::module_& m);
-void bind_graph(py::module_& m);
-void bind_pictures(py::module_& m);
-void bind_passes(py::module_& m);
-void bind_profile(py::module_& m);
-void bind_profilers(py::module_& m);
-void bind_deferred(py::module_& m);
-void bind_table(py::module_& m);
-void bind_replay(py::module_& m);
-void bind_kernels(py::module_& m);
-void bind_codegen(py::module_& m);
-void bind_sizes(py::module_& m);
-void bind_costs(py::module_& m);
-void bind_sources(py::module_& m);
-void bind_sharding(py::module_& m);
-void bind_pipelines(py::module_& m);
-void bind_plans(py::module_& m);
-void bind_serving(py::module_& m);
-void bind_shapes(py::module_& m);
-void bind_rules(py::module_& m);
+// Each adds the classes and functions of one file to the module.
+using Binding = void(py::module_& m);
+Binding bind_errors, bind_contexts, bind_process, bind_modes, bind_graph, bind_pictures, bind_capture, bind_passes,
+    bind_profile, bind_profilers, bind_deferred, bind_table, bind_kernels, bind_replay, bind_codegen, bind_sizes,
+    bind_costs, bind_sources, bind_sharding, bind_pipelines, bind_plans, bind_serving, bind_shapes, bind_rules,
+    bind_tool;
 
 // Guard for library functions that run operators (py::call_guard<CppCall>). Inside, errors of operators stay C++
 // exceptions, which the library may catch; otherwise they become Python exceptions immediately.

@@ -15,8 +15,6 @@ namespace shadowgraph::python {
 
 namespace {
 
-// ---- Source locations
-
 // Folders whose code is not part of the program: torch and this package.
 std::vector<std::string>& library_folders() {
   static auto* folders = new std::vector<std::string>;
@@ -61,8 +59,6 @@ std::string python_location() {
   Py_XDECREF(frame);
   return text;
 }
-
-// ---- Modules
 
 PyObject* wrapped_call = nullptr;  // the original torch.nn.Module.__call__
 
@@ -129,15 +125,11 @@ py::object module_call(const py::type& module_class, const py::object& original)
   return py::reinterpret_steal<py::object>(descriptor);
 }
 
-// ---- Wrapper subclasses
-
 std::vector<at::Tensor> parts_of_wrapper(const at::Tensor& wrapper) {
   const py::gil_scoped_acquire gil;
   static auto* const parts = new py::object(py::module_::import("shadowgraph._wrappers").attr("parts"));
   return py::cast<std::vector<at::Tensor>>((*parts)(wrapper));
 }
-
-// ---- Sessions
 
 class Session {
  public:

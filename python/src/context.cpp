@@ -119,8 +119,6 @@ py::object Cleanup::enter_context(const py::object& manager) {
   return result;
 }
 
-// ---- Contexts of a thread
-
 class Context::ThreadSnapshot {
  public:
   ThreadSnapshot() : default_dtype_(py::module_::import("torch").attr("get_default_dtype")()) {

@@ -1,5 +1,4 @@
-// Error handling for cost rules defined in Python (shadowgraph/profile/register_operator.h). Calls that evaluate cost
-// rules are placed between begin_cost_rules() and end_cost_rules(), which throws the first error.
+// Error handling for cost rules defined in Python (shadowgraph/profile/register_operator.h).
 #pragma once
 
 #include "shadowgraph/error.h"
@@ -7,6 +6,15 @@
 namespace shadowgraph::python {
 
 void begin_cost_rules();
-void end_cost_rules();  // throws Error
+void end_cost_rules();  // throws the first error of the rules as Error
+
+// Returns the result of a function that evaluates cost rules. Throws the first error of the rules after it.
+template <class Work>
+auto with_cost_rules(Work&& work) {
+  begin_cost_rules();
+  auto result = work();
+  end_cost_rules();
+  return result;
+}
 
 }  // namespace shadowgraph::python

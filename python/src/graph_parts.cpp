@@ -73,17 +73,6 @@ py::typing::Tuple<py::int_, py::ellipsis> tuple_of(std::span<const int64_t> numb
   return py::tuple(py::cast(std::vector<int64_t>(numbers.begin(), numbers.end())));
 }
 
-py::str module_of(const PyNode& node) {
-  const Graph& graph = *node.graph;
-  for (RegionId region = record(node).region; region.valid(); region = graph.region(region).parent) {
-    if (graph.region(region).kind == RegionKind::kModule)
-      return text_object(graph.text_or_empty(graph.region(region).name));
-  }
-  return {};
-}
-
-// ---- Node
-
 void bind_node_call(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "name", [](const PyNode& n) { return "n" + std::to_string(Numbering::of(*n.graph).of((record(n), n.id))); },
@@ -157,7 +146,9 @@ void bind_node_place(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "phase", [](const PyNode& n) { return text_object(n.graph->phase_name(record(n).phase)); },
           "\"forward\", \"backward\", \"optimizer\", \"init\" or a user-defined phase.")
-      .def_property_readonly("module", &module_of, "Path of the innermost enclosing module: \"h.0.attn\".")
+      .def_property_readonly(
+          "module", [](const PyNode& n) { return text_object(module_of(*n.graph, (record(n), n.id))); },
+          "Path of the innermost enclosing module: \"h.0.attn\".")
       .def_property_readonly(
           "region", [](const PyNode& n) { return part_or_none(n.graph, record(n).region); },
           "Innermost enclosing region.")
@@ -241,8 +232,6 @@ void bind_node(py::class_<PyNode>& node) {
       .def("__repr__", [](const PyNode& n) { return to_text(*n.graph, (record(n), n.id)); });
 }
 
-// ---- Value
-
 void bind_value_geometry(py::class_<PyValue>& value) {
   value
       .def_property_readonly(
@@ -310,8 +299,6 @@ void bind_value(py::class_<PyValue>& value) {
       .def("__repr__", [](const PyValue& v) { return type_text(*v.graph, (record(v), v.id)); });
 }
 
-// ---- Storage, region
-
 void bind_storage(py::class_<PyStorage>& storage) {
   storage.def_property_readonly("nbytes", [](const PyStorage& s) { return record(s).bytes; })
       .def_property_readonly("device", [](const PyStorage& s) { return record(s).device().str(); })
@@ -363,6 +350,13 @@ void bind_region(py::class_<PyRegion>& region) {
 }
 
 }  // namespace
+
+std::string_view module_of(const Graph& graph, NodeId node) {
+  for (RegionId region = graph.node(node).region; region.valid(); region = graph.region(region).parent) {
+    if (graph.region(region).kind == RegionKind::kModule) return graph.text_or_empty(graph.region(region).name);
+  }
+  return {};
+}
 
 PyNode NodeIterator::advance() {
   if (!next.valid()) throw py::stop_iteration();

@@ -26,6 +26,9 @@ struct NodeIterator {
   PyNode advance();
 };
 
+// Returns the path of the innermost module around a node, "" outside of all modules.
+std::string_view module_of(const Graph& graph, NodeId node);
+
 // Requires Graph to be declared, because signatures refer to it.
 void bind_parts(py::module_& m);
 

@@ -13,51 +13,25 @@
 namespace shadowgraph::python {
 namespace {
 
-// Arguments of Graph.dot and Graph.svg.
 using Names = std::variant<std::string, std::vector<std::string>>;
-struct PictureRequest {
-  std::optional<int> depth;
-  std::vector<std::string> phases;
-  bool fold_repeats;
-  bool views;
-  bool parameters;
-  Names around;
-  int radius;
-  std::optional<std::pair<std::string, std::string>> path;
-  std::string color;
-  std::string spec;
-  const Graph* before;
-  size_t rows;
-  size_t boxes;
-};
 
-std::string draw(const Graph& graph, const PictureRequest& request) {
-  ViewOptions options;
-  options.depth = request.depth;
-  options.phases = request.phases;
-  options.fold_repeats = request.fold_repeats;
-  options.show_views = request.views;
-  options.show_parameters = request.parameters;
-  options.radius = request.radius;
-  options.max_rows = request.rows;
-  options.max_boxes = request.boxes;
-  options.before = request.before;
-  const auto* one = std::get_if<std::string>(&request.around);
-  for (const std::string& name :
-       one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(request.around)) {
+// Draws the graph with some options given by name.
+std::string draw(const Graph& graph, ViewOptions options, const Names& around,
+                 const std::optional<std::pair<std::string, std::string>>& path, const std::string& color,
+                 const std::string& spec_name) {
+  const auto* one = std::get_if<std::string>(&around);
+  for (const std::string& name : one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(around)) {
     const auto nodes = nodes_named(graph, name);
     options.around.insert(options.around.end(), nodes.begin(), nodes.end());
   }
-  if (request.path) {
-    options.path = PathEnds{nodes_named(graph, request.path->first), nodes_named(graph, request.path->second)};
-  }
+  if (path) options.path = PathEnds{nodes_named(graph, path->first), nodes_named(graph, path->second)};
   std::optional<NodeColors> colors;
-  if (is_color_file(request.color)) {
-    colors = node_colors_of_file(graph, request.color);
+  if (is_color_file(color)) {
+    colors = node_colors_of_file(graph, color);
     options.colors = &*colors;
-  } else if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
+  } else if (const ColorBy by = color_by(color); by != ColorBy::kOperator) {
     const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-    const auto spec = Machine::find(request.spec, {}, {}, device.type()).device;
+    const auto spec = Machine::find(spec_name, {}, {}, device.type()).device;
     ProfileOptions profiling;
     if (spec) profiling.spec = &*spec;
     colors = NodeColors::of(profile(graph, profiling), by);
@@ -72,10 +46,19 @@ void bind_picture(Class& graph_class, const char* name, const char* doc, size_t 
   graph_class.def(
       name,
       [finish](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
-               bool parameters, Names around, int radius, std::optional<std::pair<std::string, std::string>> path,
-               std::string color, std::string spec, const Graph* before, size_t rows, size_t boxes) {
-        return finish(draw(g, {depth, std::move(phases), fold_repeats, views, parameters, std::move(around), radius,
-                               std::move(path), std::move(color), std::move(spec), before, rows, boxes}));
+               bool parameters, const Names& around, int radius,
+               const std::optional<std::pair<std::string, std::string>>& path, const std::string& color,
+               const std::string& spec, const Graph* before, size_t rows, size_t boxes) {
+        ViewOptions options{.depth = depth,
+                            .phases = std::move(phases),
+                            .fold_repeats = fold_repeats,
+                            .show_views = views,
+                            .show_parameters = parameters,
+                            .max_boxes = boxes,
+                            .max_rows = rows,
+                            .radius = radius,
+                            .before = before};
+        return finish(draw(g, std::move(options), around, path, color, spec));
       },
       doc, py::arg("depth") = std::nullopt, py::arg("phases") = std::vector<std::string>(),
       py::arg("fold_repeats") = true, py::arg("views") = false, py::arg("parameters") = false,

@@ -16,10 +16,8 @@
 namespace shadowgraph::python {
 namespace {
 
-using PairRows = std::vector<std::vector<std::string>>;
-
-PairRows rows_of(const PipelineSchedule& schedule) {
-  PairRows rows;
+std::vector<std::vector<std::string>> rows_of(const PipelineSchedule& schedule) {
+  std::vector<std::vector<std::string>> rows;
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<std::string>& row = rows.emplace_back();
     for (const PipelineAction& action : schedule.of(rank)) row.push_back(to_string(action));
@@ -27,28 +25,27 @@ PairRows rows_of(const PipelineSchedule& schedule) {
   return rows;
 }
 
-std::shared_ptr<PipelineSchedule> named_schedule(const std::string& name, int32_t ranks, int32_t microbatches,
-                                                 std::optional<int32_t> stages_per_rank) {
+PipelineSchedule named_schedule(const std::string& name, int32_t ranks, int32_t microbatches,
+                                std::optional<int32_t> stages_per_rank) {
   const PipelineSize size{.ranks = ranks,
                           .stages_per_rank = stages_per_rank.value_or(PipelineSchedule::stages_per_rank(name, 2)),
                           .microbatches = microbatches};
-  return std::make_shared<PipelineSchedule>(PipelineSchedule::named(name, size));
+  return PipelineSchedule::named(name, size);
 }
 
-std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSchedule& schedule,
-                                          const std::vector<std::string>& cuts, const std::string& spec,
-                                          const std::string& interconnect, const std::string& allocator,
-                                          const py::dict& how) {
+PipelineRun run_pipeline(const Graph& step, const PipelineSchedule& schedule, const std::vector<std::string>& cuts,
+                         const std::string& spec, const std::string& interconnect, const std::string& allocator,
+                         const py::dict& how) {
   const c10::Device device = step.metadata.device.value_or(c10::Device(c10::kCPU));
   const Machine machine = Machine::find(spec, interconnect, {}, device.type());
   const StageOptions options{.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr};
-  begin_cost_rules();
-  const PipelineStages stages = cuts.empty() ? PipelineStages::balanced(step, schedule.stages(), options)
-                                             : PipelineStages::at_modules(step, cuts, options);
-  end_cost_rules();
+  const PipelineStages stages = with_cost_rules([&] {
+    return cuts.empty() ? PipelineStages::balanced(step, schedule.stages(), options)
+                        : PipelineStages::at_modules(step, cuts, options);
+  });
   PipelineRunOptions run{.interconnect = options.interconnect, .allocator = AllocatorSettings::parse(allocator)};
   read_keywords(run, PipelineRunOptions::table(), how);
-  return std::make_shared<PipelineRun>(PipelineRun::of(stages, schedule, run));
+  return PipelineRun::of(stages, schedule, run);
 }
 
 // (graph, input names, output names). A name is that of a placeholder, or of a value in the text of the step, "%12".
@@ -87,20 +84,19 @@ std::vector<ActionTuple> actions_of(const PipelineRun& run, int32_t rank) {
   return actions;
 }
 
-std::shared_ptr<DistributedRun> run_ranks(const std::vector<std::shared_ptr<Graph>>& graphs,
-                                          const std::vector<std::vector<int64_t>>& ranks, const std::string& spec,
-                                          const std::string& interconnect) {
+DistributedRun run_ranks(const std::vector<std::shared_ptr<Graph>>& graphs,
+                         const std::vector<std::vector<int64_t>>& ranks, const std::string& spec,
+                         const std::string& interconnect) {
   if (graphs.empty() || graphs.size() != ranks.size())
     throw Error("graphs and ranks must be non-empty lists of the same length");
   const c10::Device device = graphs.front()->metadata.device.value_or(c10::Device(c10::kCPU));
   const Machine machine = Machine::find(spec, interconnect, {}, device.type());
   std::vector<RankGraph> all;
   for (size_t i = 0; i < graphs.size(); ++i) all.push_back({graphs[i].get(), ranks[i]});
-  begin_cost_rules();
-  const auto run = std::make_shared<DistributedRun>(
-      DistributedRun::of(all, {.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr}));
-  end_cost_rules();
-  return run;
+  return with_cost_rules([&] {
+    return DistributedRun::of(all,
+                              {.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr});
+  });
 }
 
 // (framework, file name, text, reason for no file, differences from the plan)

@@ -47,26 +47,16 @@ std::shared_ptr<PlanSweep> questions_of(const Captured& capture, int64_t layers,
   return std::make_shared<PlanSweep>(source_of(capture, layers, first_layers, name, any_sequence, sequence), request);
 }
 
-// Runs `work` and throws errors of Python cost rules at its end.
-template <class Work>
-auto with_cost_rules(Work&& work) {
-  begin_cost_rules();
-  auto result = std::make_shared<decltype(work())>(work());
-  end_cost_rules();
-  return result;
+// Shares ownership of the answer, which contains the run.
+std::shared_ptr<PipelineRun> run_of_best(const std::shared_ptr<ClusterPlan>& answer) {
+  return {answer, &answer->simulated.front().run};
 }
 
-std::shared_ptr<PlanTable> ask(PlanSweep& sweep, const std::string& what, const std::vector<std::string>& values,
-                               const py::dict& how) {
+PlanTable ask(PlanSweep& sweep, const std::string& what, const std::vector<std::string>& values, const py::dict& how) {
   PlanSweepOptions question{.kind = parse<PlanSweepKind>(what, "question")};
   question.values = sweep_values(question.kind, values);
   read_keywords(question, PlanSweepOptions::table(), how);
   return with_cost_rules([&] { return sweep.run(question); });
-}
-
-// Shares ownership of the answer, which contains the run.
-std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<ClusterPlan>& answer) {
-  return {answer, &answer->simulated.front().run};
 }
 
 }  // namespace
@@ -102,7 +92,7 @@ void bind_plans(py::module_& m) {
       .def_readonly("bound", &ClusterPlan::bound,
                     "Lower bound in seconds on the step time of all plans in the search space, from layer costs.")
       .def_property_readonly("tokens_per_second", &ClusterPlan::tokens_per_second, "Throughput per device.")
-      .def_property_readonly("run", &run_of, "Simulation of all ranks of one pipeline.")
+      .def_property_readonly("run", &run_of_best, "Simulation of all ranks of one pipeline.")
       .def("html", &plan_html, "Returns an HTML page that compares plans and shows time and memory of the ranks.")
       .def("dict", [](const ClusterPlan& answer) { return to_python(to_json(answer)); })
       .def("__str__", [](const ClusterPlan& answer) { return cli::printable(to_text(answer)); });

@@ -20,6 +20,8 @@ const DeviceProfile& active_profile() {
   return mode->profile();
 }
 
+c10::Device cuda_device(int index) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}; }
+
 const c10::impl::DeviceGuardImplInterface& cuda_guard() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
 }
@@ -70,26 +72,14 @@ void bind_addresses(py::module_& m) {
       py::arg("storage"));
 }
 
-// Streams and events of torch.cuda are passed as ids; stream 0 is the default stream.
+// Streams of torch.cuda are passed as ids; stream 0 is the default stream.
 void bind_streams(py::module_& m) {
   const auto stream_of = [](int device, c10::StreamId id) {
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)), id);
+    return c10::Stream(c10::Stream::UNSAFE, cuda_device(device), id);
   };
-  m.def("new_stream",
-        [stream_of](int device) { return cuda_guard().getNewStream(stream_of(device, 0).device()).id(); });
-  m.def("current_stream",
-        [stream_of](int device) { return cuda_guard().getStream(stream_of(device, 0).device()).id(); });
+  m.def("current_stream", [](int device) { return cuda_guard().getStream(cuda_device(device)).id(); });
   m.def("exchange_stream", [stream_of](int device, c10::StreamId stream) {
     return cuda_guard().exchangeStream(stream_of(device, stream)).id();
-  });
-  m.def("record_event", [stream_of](int device, c10::StreamId stream) {
-    void* event = nullptr;
-    cuda_guard().record(&event, stream_of(device, stream), static_cast<c10::DeviceIndex>(device),
-                        c10::EventFlag::PYTORCH_DEFAULT);
-    return reinterpret_cast<uintptr_t>(event);
-  });
-  m.def("wait_for_event", [stream_of](int device, c10::StreamId stream, uintptr_t event) {
-    cuda_guard().block(reinterpret_cast<void*>(event), stream_of(device, stream));  // NOLINT(performance-no-int-to-ptr)
   });
   m.def(
       "record_stream",
@@ -119,16 +109,9 @@ void bind_devices(py::module_& m) {
       "Memory of the simulated device in bytes, from the first device spec with its name.");
   m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
   m.def(
-      "set_current_device",
-      [](int index) {
-        cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-      },
-      py::call_guard<CppCall>());
+      "set_current_device", [](int index) { cuda_guard().setDevice(cuda_device(index)); }, py::call_guard<CppCall>());
   m.def(
-      "check_device",
-      [](int index) {
-        const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-      },
+      "check_device", [](int index) { const c10::DeviceGuard there(cuda_device(index)); },
       "Raises Error for a CUDA device that the active mode does not simulate.", py::arg("index"),
       py::call_guard<CppCall>());
 }
@@ -155,11 +138,7 @@ void bind_process(py::module_& m) {
   bind_devices(m);
   bind_streams(m);
   m.def(
-      "default_generator",
-      [](int index) {
-        return at::globalContext().defaultGenerator(
-            c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-      },
+      "default_generator", [](int index) { return at::globalContext().defaultGenerator(cuda_device(index)); },
       "Returns the default generator of a simulated CUDA device.", py::arg("index"), py::call_guard<CppCall>());
   m.def("watch_generator", &watch_generator, py::arg("generator"), py::call_guard<CppCall>(),
         "Must be called before the program seeds, saves or restores a generator.");

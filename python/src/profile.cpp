@@ -84,9 +84,7 @@ std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std
   if (options.limit) options.memory.capacity = options.limit->bytes;
   const MeasuredCalls measured = measured_for(*graph, where, measure);
   options.measured = &measured;
-  begin_cost_rules();
-  Profile costs = profile(*graph, options);
-  end_cost_rules();
+  Profile costs = with_cost_rules([&] { return profile(*graph, options); });
   costs.capture_seconds = seconds;
   if (run != nullptr) {
     DeviceMemoryOptions memory = options.memory;

@@ -44,8 +44,7 @@ std::vector<ProfiledNode> nodes_of(const ProfilePointer& profile) {
   return nodes;
 }
 
-// ---- Costs of a node; None if unknown
-
+// Costs of a node; None if unknown.
 template <class Profiler, size_t kIndex>
 std::optional<double> metric(const ProfiledNode& node) {
   std::array<std::optional<double>, 4> all;
@@ -68,8 +67,6 @@ int64_t traffic(const ProfiledNode& node) {
   if (!known) known = Traffic::of(*node.graph);
   return known->of(checked_id(node)).*kMember;
 }
-
-// ---- Rules defined in Python
 
 [[noreturn]] void refuse(const std::string& metric, const ProfiledNode& node, const std::string& what) {
   throw Error(fmt::format("the rule for '{}' {} for `{}`; it must return a finite number, or None if unknown", metric,
@@ -115,11 +112,8 @@ class PythonProfiler final : public NodeProfiler {
           metrics_[0].name, node,
           fmt::format("returned {} instead of a sequence of {} values", std::string(py::repr(results)), into.size()));
     }
-    size_t i = 0;
-    for (const py::handle result : results) {
-      into[i] = number_of(metrics_[i].name, node, result);
-      ++i;
-    }
+    for (size_t i = 0; i < into.size(); ++i)
+      into[i] = number_of(metrics_[i].name, node, py::object(results[py::int_(i)]));
   }
 
  private:
@@ -194,8 +188,6 @@ class Profilers {
   GraphProfiler names_;
 };
 
-// ---- Bindings
-
 void bind_profiled_node(py::module_& m) {
   py::class_<ProfiledNode, PyNode>(m, "ProfiledNode",
                                    "A node of a report's graph with its costs. Unknown costs are None.")
@@ -219,27 +211,29 @@ void bind_profiled_node(py::module_& m) {
                              "Estimated time of a collective; None without an interconnect spec.");
 }
 
+// (name, unit) of the metrics of a profiler or a table.
+template <class Owner>
+std::vector<std::pair<std::string, std::string>> metrics_of(const Owner& owner) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const NodeMetric& one : owner.metrics()) all.emplace_back(one.name, one.unit);
+  return all;
+}
+
+template <class Profiler>
+void bind_profiler(py::module_& m, const char* name, const char* doc) {
+  py::class_<Profiler, NodeProfiler, std::shared_ptr<Profiler>>(m, name, doc).def(py::init());
+}
+
 void bind_own_profilers(py::module_& m) {
-  const auto metrics = [](const NodeProfiler& profiler) {
-    std::vector<std::pair<std::string, std::string>> all;
-    for (const NodeMetric& one : profiler.metrics()) all.emplace_back(one.name, one.unit);
-    return all;
-  };
   py::class_<NodeProfiler, std::shared_ptr<NodeProfiler>>(m, "NodeProfiler",
                                                           "Base class of profilers, which compute costs per node.")
-      .def("metrics", metrics, "Returns [(name, unit)] of the columns it adds to a table.");
-  py::class_<FlopProfiler, NodeProfiler, std::shared_ptr<FlopProfiler>>(
-      m, "FlopProfiler", "Computes matmul_flops, elementwise_flops, transcendental.")
-      .def(py::init());
-  py::class_<MemoryProfiler, NodeProfiler, std::shared_ptr<MemoryProfiler>>(
-      m, "MemoryProfiler", "Computes allocated_bytes, saved_bytes, scratch_bytes, moved_bytes.")
-      .def(py::init());
-  py::class_<TimeProfiler, NodeProfiler, std::shared_ptr<TimeProfiler>>(
-      m, "TimeProfiler", "Computes seconds of kernels. Requires a report with a device spec.")
-      .def(py::init());
-  py::class_<CommunicationProfiler, NodeProfiler, std::shared_ptr<CommunicationProfiler>>(
-      m, "CommunicationProfiler", "Computes wire_bytes and communication_seconds of collectives.")
-      .def(py::init());
+      .def("metrics", &metrics_of<NodeProfiler>, "Returns [(name, unit)] of the columns it adds to a table.");
+  bind_profiler<FlopProfiler>(m, "FlopProfiler", "Computes matmul_flops, elementwise_flops, transcendental.");
+  bind_profiler<MemoryProfiler>(m, "MemoryProfiler",
+                                "Computes allocated_bytes, saved_bytes, scratch_bytes, moved_bytes.");
+  bind_profiler<TimeProfiler>(m, "TimeProfiler", "Computes seconds of kernels. Requires a report with a device spec.");
+  bind_profiler<CommunicationProfiler>(m, "CommunicationProfiler",
+                                       "Computes wire_bytes and communication_seconds of collectives.");
 }
 
 void bind_table_of_nodes(py::module_& m) {
@@ -253,13 +247,7 @@ void bind_table_of_nodes(py::module_& m) {
       });
   py::class_<PyTable>(m, "NodeTable", "Costs per node. Backward nodes with a known forward node are part of its row.")
       .def_property_readonly(
-          "metrics",
-          [](const PyTable& t) {
-            std::vector<std::pair<std::string, std::string>> all;
-            for (const NodeMetric& one : t.table.metrics()) all.emplace_back(one.name, one.unit);
-            return all;
-          },
-          "[(name, unit)]")
+          "metrics", [](const PyTable& t) { return metrics_of(t.table); }, "[(name, unit)]")
       .def_property_readonly(
           "nodes",
           [](const PyTable& t) {

@@ -12,8 +12,6 @@
 namespace shadowgraph::python {
 namespace {
 
-using NamedTensors = std::map<std::string, at::Tensor>;
-
 class Executor {
  public:
   Executor(const Graph& graph, const std::optional<std::string>& device, bool autograd, bool copy_inputs,
@@ -29,18 +27,15 @@ class Executor {
   }
 
   // Releases the GIL, which Python operators and other threads need.
-  std::pair<std::vector<at::Tensor>, NamedTensors> run(std::vector<at::Tensor> in_order, const NamedTensors& named) {
+  std::pair<std::vector<at::Tensor>, std::map<std::string, at::Tensor>> run(std::vector<at::Tensor> in_order) {
     if (running_.exchange(true)) {
       throw ReplayError(
           "this compiled graph is already running, on another thread or recursively; compile one per thread", NodeId());
     }
     const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ended(
         &running_, [](std::atomic<bool>* running) { *running = false; });
-    Bindings bindings;
-    if (named.empty()) bindings.in_order(std::move(in_order));
-    for (const auto& [name, tensor] : named) bindings.bind(name, tensor);
     const py::gil_scoped_release no_gil;
-    ReplayResult result = executor_.run(bindings);
+    ReplayResult result = executor_.run(Bindings().in_order(std::move(in_order)));
     return {std::move(result.outputs), std::move(result.gradients)};
   }
 
@@ -74,8 +69,8 @@ void bind_replay(py::module_& m) {
            py::arg("generators") = std::map<std::string, at::Generator>(), py::call_guard<CppCall>())
       .def_property_readonly("input_names", &Executor::input_names,
                              "Names of parameters, buffers and inputs in program order, the order of `in_order`.")
-      .def("run", &Executor::run, py::arg("in_order"), py::arg("named"), py::call_guard<CppCall>(),
-           "Returns (outputs, gradients by parameter). `in_order` is used if `named` is empty. Raises ReplayError.");
+      .def("run", &Executor::run, py::arg("in_order"), py::call_guard<CppCall>(),
+           "Returns (outputs, gradients by parameter). Raises ReplayError.");
 }
 
 }  // namespace shadowgraph::python

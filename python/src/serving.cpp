@@ -36,11 +36,9 @@ Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& 
                          .assumptions = assumptions};
   read_keywords(options, ServingOptions::table(), how);
   if (!weights.empty()) options.weights = WeightFormat::parse(weights);
-  begin_cost_rules();
-  Serving serving =
-      serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
-  end_cost_rules();
-  return serving;
+  return with_cost_rules([&] {
+    return serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
+  });
 }
 
 }  // namespace

@@ -21,10 +21,7 @@ std::shared_ptr<Sharding> plan_copy(const Graph& graph, const std::string& mesh,
   request.solution = solution;
   request.solution_name = solution_name;
   read_keywords(request, ShardingRequest::table(), how);
-  begin_cost_rules();
-  const auto planned = std::make_shared<Sharding>(shard_step(clone(graph), request));
-  end_cost_rules();
-  return planned;
+  return with_cost_rules([&] { return std::make_shared<Sharding>(shard_step(clone(graph), request)); });
 }
 
 // Shares ownership of the plan, which contains the graph.

@@ -13,12 +13,9 @@ namespace shadowgraph::python {
 namespace {
 
 py::dict dict_of(const SizeCost& cost) {
-  py::dict costs;
-  costs["peak_bytes"] = cost.peak_bytes;
-  costs["saved_bytes"] = cost.saved_bytes;
-  costs["flops"] = cost.flops.matmul;
-  costs["elementwise_flops"] = cost.flops.elementwise;
-  costs["transcendental"] = cost.flops.transcendental;
+  py::dict costs(py::arg("peak_bytes") = cost.peak_bytes, py::arg("saved_bytes") = cost.saved_bytes,
+                 py::arg("flops") = cost.flops.matmul, py::arg("elementwise_flops") = cost.flops.elementwise,
+                 py::arg("transcendental") = cost.flops.transcendental);
   if (cost.reserved_bytes) {
     costs["reserved_bytes"] = *cost.reserved_bytes;
     costs["footprint_bytes"] = *cost.footprint_bytes;
@@ -37,10 +34,7 @@ class Fit {
 
   const SymbolicGraph& symbolic() const { return symbolic_; }
   py::dict cost(const NamedSizes& sizes) {
-    begin_cost_rules();
-    const SizeCost cost = sweep_.at(sizes);
-    end_cost_rules();
-    return dict_of(cost);
+    return dict_of(with_cost_rules([&] { return sweep_.at(sizes); }));
   }
   py::dict flops() const {
     py::dict texts;
@@ -80,10 +74,7 @@ void bind_costs_of_sizes(py::module_& m) {
         ProfileOptions options;
         if (device) options.device = c10::Device(*device);
         options.memory.allocator = AllocatorSettings::parse(allocator);
-        begin_cost_rules();
-        const SizeCost cost = size_cost(profile(graph, options));
-        end_cost_rules();
-        return dict_of(cost);
+        return dict_of(with_cost_rules([&] { return size_cost(profile(graph, options)); }));
       },
       py::arg("graph"), py::arg("device") = std::nullopt, py::arg("allocator") = "",
       "Returns peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph; on a device with a "
@@ -97,12 +88,8 @@ void bind_costs_of_sizes(py::module_& m) {
       py::arg("text"),
       "Returns (bytes, device, title, note) for a size such as \"24GiB\", or the name of a device (docs/memory.md). "
       "Raises Error.");
-  m.def(
-      "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
-      "Formats bytes with binary prefixes: \"1.04 GiB\".");
-  m.def(
-      "human_count", [](int64_t count) { return human_count(count); }, py::arg("count"),
-      "Formats a count with decimal prefixes: \"7.44 G\".");
+  m.def("human_bytes", &human_bytes, py::arg("bytes"), "Formats bytes with binary prefixes: \"1.04 GiB\".");
+  m.def("human_count", &human_count, py::arg("count"), "Formats a count with decimal prefixes: \"7.44 G\".");
 }
 
 }  // namespace
@@ -114,10 +101,7 @@ void bind_sizes(py::module_& m) {
                   "polynomials in the sizes.")
       .def(py::init([](const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
                        const std::optional<std::string>& device, const std::string& allocator) {
-             begin_cost_rules();
-             auto fit = std::make_unique<Fit>(captures, device, allocator);
-             end_cost_rules();
-             return fit;
+             return with_cost_rules([&] { return std::make_unique<Fit>(captures, device, allocator); });
            }),
            py::arg("captures"), py::arg("device") = std::nullopt, py::arg("allocator") = "", py::call_guard<CppCall>(),
            "captures: [(sizes by name, graph)], with at least three values of each varying size, and at least two "

@@ -1,11 +1,12 @@
 // Rows of Graph.print_tabular.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <pybind11/stl.h>
 
 #include <array>
 
 #include "cli/output.h"
-#include "python/src/binding.h"
+#include "python/src/graph_parts.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -20,12 +21,9 @@ class Rows {
     graph_.for_each_output(node, [&](ValueId value) {
       results += fmt::format("{}%{} {}", results.empty() ? "" : ", ", numbering_.of(value), type_text(graph_, value));
     });
-    return {fmt::format("n{}", numbering_.of(node)),
-            graph_.target(node).name(),
-            cli::printable(arguments(node)),
-            results,
-            cli::printable(module(node)),
-            cli::printable(graph_.phase_name(graph_.node(node).phase))};
+    return {fmt::format("n{}", numbering_.of(node)), graph_.target(node).name(),
+            cli::printable(arguments(node)),         results,
+            cli::printable(module_of(graph_, node)), cli::printable(graph_.phase_name(graph_.node(node).phase))};
   }
 
  private:
@@ -41,18 +39,6 @@ class Rows {
       append(text, given[i]);
     }
     return text;
-  }
-
-  template <class Elements, class Each>
-  static void append_list(std::string& text, const Elements& elements, Each each) {
-    text += '[';
-    bool first = true;
-    for (const auto& element : elements) {
-      if (!first) text += ", ";
-      first = false;
-      each(element);
-    }
-    text += ']';
   }
 
   void append(std::string& text, const Argument& argument) const {
@@ -93,20 +79,15 @@ class Rows {
         text += "<constant>";
         break;
       case ArgumentKind::kIntList:
-        append_list(text, graph_.ints(argument), [&](int64_t element) { text += fmt::format("{}", element); });
+        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
         break;
-      case ArgumentKind::kList:
-        append_list(text, graph_.list(argument), [&](const Argument& element) { append(text, element); });
+      case ArgumentKind::kList: {
+        std::vector<std::string> elements;
+        for (const Argument& element : graph_.list(argument)) append(elements.emplace_back(), element);
+        text += fmt::format("[{}]", fmt::join(elements, ", "));
         break;
+      }
     }
-  }
-
-  std::string module(NodeId node) const {
-    for (RegionId region = graph_.node(node).region; region.valid(); region = graph_.region(region).parent) {
-      if (graph_.region(region).kind == RegionKind::kModule)
-        return std::string(graph_.text_or_empty(graph_.region(region).name));
-    }
-    return {};
   }
 
   const Graph& graph_;

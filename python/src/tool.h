@@ -1,11 +1,7 @@
 // The command line tool inside the Python process (tool.cpp).
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 namespace shadowgraph::python {
-
-void bind_tool(pybind11::module_& m);
 
 // Guard for calls into Python from a function guarded by CppCall; restores the translation to Python exceptions.
 class PythonCall {

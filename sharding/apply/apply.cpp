@@ -169,7 +169,6 @@ class Application {
   uint32_t version_of(ValueId value) const { return versions_[read_.value(value).storage.index]; }
   bool is_written_later(StorageId storage) const { return effects_.final_version(storage) != versions_[storage.index]; }
 
-  // ---- Placeholders and aliases
   void placeholder(NodeId node) {
     const ValueId value = results_of(node).at(0);
     const Layout& layout = layouts_of(node, 0, 1).results[0];
@@ -259,7 +258,6 @@ class Application {
     values_[value] = {result.ref.value, layouts.results[0], source.copied_at};
   }
 
-  // ---- Operands
   // Returns `value` in the given layout; creates a copy if there is none yet.
   Taken take(NodeId node, ValueId value, const Layout& wanted, bool written, bool geometry_only) {
     const LocalValue& local = std::as_const(values_)[value];
@@ -333,7 +331,6 @@ class Application {
     return written;
   }
 
-  // ---- Operators
   void call(NodeId node) {
     const std::vector<ValueId> operands = operands_of(node);
     const std::vector<ValueId> results = results_of(node);
@@ -583,7 +580,6 @@ class Application {
     return Argument::of_value(local);
   }
 
-  // ---- Outputs and gradients
   // Redistributes the operands of sg::output and sg::gradient before the first of these nodes, which come last.
   void prepare_ends(NodeId first) {
     ends_begun_ = true;

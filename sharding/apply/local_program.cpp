@@ -74,8 +74,6 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
   return value;
 }
 
-// ---- Nodes of a redistribution
-
 ValueId LocalProgram::call_for_one(const char* name, std::initializer_list<Argument> arguments) {
   return only_result(append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
 }

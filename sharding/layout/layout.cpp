@@ -24,8 +24,6 @@
 
 namespace shadowgraph {
 
-// ---- The mesh
-
 DeviceMesh DeviceMesh::parse(std::string_view text) {
   DeviceMesh mesh;
   if (text.find('=') != std::string_view::npos) {
@@ -87,8 +85,6 @@ std::string DeviceMesh::to_string() const {
   for (const MeshAxis& axis : axes) text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name, axis.size);
   return text;
 }
-
-// ---- Text
 
 Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
   if (placements.size() > kMaxMeshAxes) {
@@ -170,8 +166,6 @@ Layout Layout::parse(std::string_view text) {
     rest.remove_prefix(1);
   }
 }
-
-// ---- Shards
 
 std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, const Layout& layout,
                                                const DeviceMesh& mesh) {
@@ -305,8 +299,6 @@ int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int
   for (size_t dim = 0; dim < cut.dim; ++dim) blocks *= (*local)[dim];
   return blocks;
 }
-
-// ---- The planner
 
 namespace {
 

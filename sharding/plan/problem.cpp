@@ -35,8 +35,6 @@ ShardingProblem ShardingProblem::of(const Graph& graph, const ShardingOptions& o
   return ShardingProblemBuilder(graph, options).build();
 }
 
-// ---- Memory uses
-
 MemoryUse MemoryUse::of(const Graph& graph) {
   MemoryUse use;
   for (const NodeId node : graph.nodes()) {
@@ -87,8 +85,6 @@ bool MemoryUse::is_tied(const Graph& graph, NodeId node, ValueId operand) const 
   });
   return tied;
 }
-
-// ---- Variables
 
 ShardingProblemBuilder::ShardingProblemBuilder(const Graph& graph, const ShardingOptions& options)
     : graph_(graph),

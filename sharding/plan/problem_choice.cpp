@@ -15,8 +15,6 @@ ShardingProblem::~ShardingProblem() = default;
 ShardingProblem::ShardingProblem(ShardingProblem&&) noexcept = default;
 ShardingProblem& ShardingProblem::operator=(ShardingProblem&&) noexcept = default;
 
-// ---- Pins
-
 namespace {
 
 std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, const DeviceMesh& mesh) {
@@ -94,8 +92,6 @@ AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) con
   }
   return pinned;
 }
-
-// ---- From a choice to a plan
 
 std::optional<uint32_t> ShardingProblem::variable_of(NodeId node) const {
   const uint32_t variable = variable_of_[node];

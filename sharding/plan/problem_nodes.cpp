@@ -191,8 +191,6 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
   }
 }
 
-// ---- Places
-
 std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis) {
   std::vector<uint32_t> parent(tensors.size());
   std::iota(parent.begin(), parent.end(), 0U);

@@ -18,8 +18,6 @@ bool TensorFactors::has(FactorId factor) const {
   });
 }
 
-// ---- Reading a call
-
 NodeCall::NodeCall(const Graph& graph, NodeId node) : graph_(graph), node_(node) {}
 
 int NodeCall::position(std::string_view name) const {
@@ -63,8 +61,6 @@ bool NodeCall::holds(const RuleCondition& condition) const {
   }
   return holds != condition.negated;
 }
-
-// ---- Building
 
 FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
   const Graph& graph = call.graph();
@@ -235,7 +231,6 @@ class PatternBinder {
     bound_.push_back({&tensor, &pattern});
   }
 
-  // ---- Number of dimensions of each *name
   void find_lengths() {
     for (const Bound& bound : bound_) {
       for (const DimPattern& dim : bound.pattern->dims) {
@@ -295,7 +290,6 @@ class PatternBinder {
     return true;
   }
 
-  // ---- Dimensions
   FactorId named(const std::string& name, int64_t extent) {
     const auto [found, is_new] = by_name_.try_emplace(name, FactorId{0});
     if (is_new) found->second = builder_.factor(name, extent);

@@ -87,8 +87,6 @@ namespace {
 
 using DimList = std::vector<int64_t>;
 
-// ---- Views that move dimensions
-
 void move_dims(FactorBuilder& b, const std::vector<size_t>& from) {
   TensorFactors& self = self_of(b);
   name_dims(b, self);
@@ -149,8 +147,6 @@ void expand(const RuleText& rule, FactorBuilder& b) {
   if (b.call.position("size") >= 0) b.sizes("size");
   view_passes_partial(b);
 }
-
-// ---- Views that keep the order of elements
 
 // Finds the common factors of two shapes, from the left: [6, 4] and [2, 12] are (2 3) 4 and 2 (3 4). Where there are
 // none, everything up to the next common boundary is not sharded: [2, 3] and [3, 2].
@@ -235,8 +231,6 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
   }
   view_passes_partial(b);
 }
-
-// ---- Slices and concatenation
 
 // Passes all dimensions except one.
 void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactors& to, size_t to_dim) {
@@ -412,8 +406,6 @@ constexpr std::array kViewClasses = std::to_array<ClassRow>({
 
 using Dims = std::vector<int64_t>;
 
-// ---- Element by element
-
 void pointwise(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& first = b.made.results.empty() ? self_of(b) : b.result(0);
   name_dims(b, first);
@@ -459,8 +451,7 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// ---- Factories: any sharding of the requested sizes
-
+// Any sharding of the requested sizes.
 void factory(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   name_dims(b, made);
@@ -492,8 +483,6 @@ void like(const RuleText& rule, FactorBuilder& b) {
     b.made.partial.push_back(std::move(strategy));
   }
 }
-
-// ---- Reductions
 
 // The words of the rule give the treatment of reduced dimensions:
 //
@@ -546,8 +535,6 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
     }
   }
 }
-
-// ---- Products whose contraction follows from the shapes
 
 void matmul(const RuleText& rule, FactorBuilder& b) {
   if (b.made.operands.size() < 2) throw Misfit("matmul needs two tensors");
@@ -652,8 +639,6 @@ void einsum(const RuleText& rule, FactorBuilder& b) {
   }
   spread(std::string_view(text).substr(arrow + 2), b.result(0));
 }
-
-// ---- Indexing: self[:, i, j]
 
 // The indexed dimensions of self, and the position of the indices' dimensions in the result.
 struct Indexed {

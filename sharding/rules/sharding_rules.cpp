@@ -181,8 +181,7 @@ namespace {
 
 constexpr std::string_view kWhere = "<sharding rules>";
 
-// ---- Rules registered by users; process-wide
-
+// Rules registered by users; process-wide.
 struct Registered {
   std::mutex mutex;
   std::vector<std::vector<RuleText>> rules;
@@ -193,8 +192,6 @@ Registered& registered() {
   static Registered all;
   return all;
 }
-
-// ---- Classes derived from operator facts
 
 const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
@@ -231,8 +228,6 @@ const RuleText* class_by_facts(const NodeCall& call) {
 }
 
 }  // namespace
-
-// ---- The table
 
 void ShardingRules::Table::add(std::vector<RuleText> added) {
   std::vector<std::string> cleared;
@@ -346,8 +341,6 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   const std::lock_guard lock(mutex);
   return calls.try_emplace(key, std::move(call)).first->second;
 }
-
-// ---- Public interface
 
 namespace {
 

@@ -25,7 +25,7 @@ void check_intervals(std::span<const LiveInterval> live, const std::string& wher
 }
 
 void check_not_negative(std::span<const int64_t> numbers, const std::string& where, const char* what) {
-  if (std::any_of(numbers.begin(), numbers.end(), [](int64_t x) { return x < 0; })) {
+  if (std::ranges::any_of(numbers, [](int64_t x) { return x < 0; })) {
     throw Error(fmt::format("{} has a negative {}", where, what));
   }
 }

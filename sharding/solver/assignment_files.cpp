@@ -206,8 +206,6 @@ std::pair<uint32_t, uint32_t> read_pair(JsonReader& reader) {
   return {both[0], both[1]};
 }
 
-// ---- IOPDDL
-
 void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
   std::vector<std::vector<LiveInterval>> live;
   std::vector<std::vector<int64_t>> costs;
@@ -262,8 +260,6 @@ void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
   }
 }
 
-// ---- Native format
-
 std::vector<LiveInterval> read_live(JsonReader& reader) {
   std::vector<LiveInterval> live;
   reader.array([&] {
@@ -298,8 +294,6 @@ void read_edge(JsonReader& reader, AssignmentEdge& edge) {
                  {"times", [&] { edge.times = reader.number(); }},
                  {"live", [&] { edge.live = read_live(reader); }}});
 }
-
-// ---- Writing
 
 template <typename Range, typename Each>
 void write_list(std::ostream& out, const Range& range, const Each& each) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <numeric>
 
 #include "sharding/solver/pairwise.h"
 
@@ -42,8 +42,8 @@ DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
     for (const double cost : content_[v]) is_exact_ = is_exact_ && cost <= kLargestExact;
     for (const uint32_t e : model.edges_of(v)) {
       const PairwiseModel::Edge& edge = model.edges()[e];
-      halves_[v].push_back({.edge = e, .other = edge.a == v ? edge.b : edge.a, .first = edge.a == v});
-      message(e, edge.a == v).resize(model.states(v), 0);
+      halves_[v].push_back({.edge = e, .other = edge.other(v), .first = edge.a == v});
+      messages_[message(e, edge.a == v)].resize(model.states(v), 0);
     }
   }
 }
@@ -62,9 +62,7 @@ void DualAscent::set_unary(uint32_t v, const std::vector<double>& costs) {
 }
 
 void DualAscent::set_pairs(uint32_t e, std::vector<double> costs) {
-  PairTable table{.rows = tables_[e]->rows, .columns = tables_[e]->columns, .costs = std::move(costs)};
-  complete(table);
-  tables_[e] = std::make_shared<const PairTable>(std::move(table));
+  tables_[e] = completed({.rows = tables_[e]->rows, .columns = tables_[e]->columns, .costs = std::move(costs)});
 }
 
 void DualAscent::pass(double cutoff) {
@@ -91,8 +89,8 @@ void DualAscent::pass(double cutoff) {
     for (const Half& half : halves_[v]) {
       if ((place_[half.other] > place_[v]) != forward_) continue;
       const PairTable& table = *tables_[half.edge];
-      const std::vector<double>& back = message(half.edge, half.first);
-      std::vector<double>& out = message(half.edge, !half.first);
+      const std::vector<double>& back = messages_[message(half.edge, half.first)];
+      std::vector<double>& out = messages_[message(half.edge, !half.first)];
       const size_t others = out.size();
       fresh.assign(others, kInfinite);
       const AllowedPairs& few = half.first ? table.allowed : table.allowed_transposed;
@@ -136,7 +134,7 @@ std::vector<std::vector<double>> DualAscent::given() const {
     if (!edge.table) continue;
     // forward_ is the direction of the next pass.
     const bool holds_a = (place_[edge.a] < place_[edge.b]) != forward_;
-    std::vector<double>& holder = given[2 * e + (holds_a ? 0 : 1)];
+    std::vector<double>& holder = given[message(e, holds_a)];
     const std::vector<double>& share = share_[holds_a ? edge.a : edge.b];
     for (size_t s = 0; s < holder.size(); ++s) holder[s] -= share[s];
   }
@@ -161,7 +159,7 @@ double DualAscent::certified_bound() const {
     sum = unary_[v];
     double largest = largest_of(sum);
     for (const Half& half : halves_[v]) {
-      const std::vector<double>& gift = gifts[2 * half.edge + (half.first ? 0 : 1)];
+      const std::vector<double>& gift = gifts[message(half.edge, half.first)];
       for (size_t s = 0; s < sum.size(); ++s) sum[s] += gift[s];
       largest += largest_of(gift);
     }
@@ -170,10 +168,9 @@ double DualAscent::certified_bound() const {
     sizes += std::abs(bound);
   }
   for (uint32_t e = 0; e < model_.edges().size(); ++e) {
-    const PairwiseModel::Edge& edge = model_.edges()[e];
-    if (!edge.table) continue;
-    const std::vector<double>& to_a = gifts[2 * e];
-    const std::vector<double>& to_b = gifts[2 * e + 1];
+    if (!model_.edges()[e].table) continue;
+    const std::vector<double>& to_a = gifts[message(e, true)];
+    const std::vector<double>& to_b = gifts[message(e, false)];
     double least = kInfinite;
     double largest = 0;
     const double* row = tables_[e]->costs.data();
@@ -192,13 +189,7 @@ double DualAscent::certified_bound() const {
 
 void DualAscent::apply(PairwiseModel& model) const {
   model.reparametrize(content_, given());
-  for (const uint32_t v : order_) {
-    std::vector<uint32_t> keep;
-    for (uint32_t s = 0; s < gone_[v].size(); ++s) {
-      if (!gone_[v][s]) keep.push_back(s);
-    }
-    model.restrict_to(v, keep);
-  }
+  for (const uint32_t v : order_) model.drop(v, gone_[v]);
 }
 
 std::vector<uint32_t> DualAscent::rounded() const {
@@ -209,7 +200,7 @@ std::vector<uint32_t> DualAscent::rounded() const {
     sum = unary_[v];
     for (const Half& half : halves_[v]) {
       if ((place_[half.other] > place_[v]) == forward_) {
-        const std::vector<double>& in = message(half.edge, half.first);
+        const std::vector<double>& in = messages_[message(half.edge, half.first)];
         for (size_t s = 0; s < sum.size(); ++s) sum[s] += in[s];
       } else {
         const PairTable& table = *tables_[half.edge];
@@ -224,8 +215,7 @@ std::vector<uint32_t> DualAscent::rounded() const {
 }
 
 void round_prices(std::vector<double>& prices) {
-  double total = 0;
-  for (const double price : prices) total += price;
+  const double total = std::accumulate(prices.begin(), prices.end(), 0.0);
   if (total == 0) return;
   const double unit = std::ldexp(1.0, std::ilogb(total) - 48);
   for (double& price : prices) price = std::floor(price / unit) * unit;
@@ -251,8 +241,7 @@ bool move_prices(std::vector<double>& prices, std::span<const double> profile, d
 
 void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& usage,
                 const std::vector<double>& prices, const std::vector<std::vector<bool>>& out, double out_cost) {
-  std::vector<double> sums(prices.size() + 1, 0);
-  for (size_t i = 0; i < prices.size(); ++i) sums[i + 1] = sums[i] + prices[i];
+  const std::vector<double> sums = sums_of(prices);
   std::vector<double> costs;
   std::vector<double> more;
   for (uint32_t v = 0; v < model.size(); ++v) {

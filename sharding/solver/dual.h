@@ -18,12 +18,12 @@ class DualAscent {
  public:
   explicit DualAscent(const PairwiseModel& model);
 
-  // Runs one pass over all variables, in the opposite direction of the previous one. Marks in gone() states for which
-  // every choice costs at least `cutoff`.
+  // Runs one pass over all variables, in the opposite direction of the previous one. Eliminates states for which every
+  // choice costs at least `cutoff`.
   void pass(double cutoff);
   double bound() const { return bound_; }
   // Returns false once an amount was too large for doubles to represent exactly. bound() is then only a heuristic, and
-  // gone() is invalid.
+  // the eliminated states are invalid.
   bool is_exact() const { return is_exact_; }
   // Returns a bound that is valid for any amounts; takes as long as a pass. Recomputed from messages, less the possible
   // rounding error.
@@ -37,8 +37,7 @@ class DualAscent {
   std::vector<uint32_t> rounded() const;
   // Replaces the model's costs by the current ones, without eliminated states.
   void apply(PairwiseModel& model) const;
-  const std::vector<std::vector<bool>>& gone() const { return gone_; }
-  int64_t gone_count() const { return gone_count_; }
+  int64_t gone_count() const { return gone_count_; }  // eliminated states
 
  private:
   struct Half {  // an edge as seen from one of its ends
@@ -46,8 +45,7 @@ class DualAscent {
     uint32_t other = 0;
     bool first = false;  // this end is `a` of the edge
   };
-  std::vector<double>& message(uint32_t edge, bool to_a) { return messages_[2 * edge + (to_a ? 0 : 1)]; }
-  const std::vector<double>& message(uint32_t edge, bool to_a) const { return messages_[2 * edge + (to_a ? 0 : 1)]; }
+  static size_t message(uint32_t edge, bool to_a) { return 2 * size_t{edge} + (to_a ? 0 : 1); }
 
   // Returns for each edge its messages to a and to b, without the share of the end that was visited first.
   std::vector<std::vector<double>> given() const;
@@ -58,10 +56,10 @@ class DualAscent {
   std::vector<uint32_t> order_;
   std::vector<uint32_t> place_;
   std::vector<std::vector<Half>> halves_;
-  std::vector<std::vector<double>> messages_;
-  std::vector<std::vector<double>> content_;  // current costs of each variable
-  std::vector<std::vector<double>> share_;    // part of it that was moved into each edge ahead, since the last pass
-  std::vector<double> least_;                 // of content
+  std::vector<std::vector<double>> messages_;  // by message()
+  std::vector<std::vector<double>> content_;   // current costs of each variable
+  std::vector<std::vector<double>> share_;     // part of it that was moved into each edge ahead, since the last pass
+  std::vector<double> least_;                  // of content
   std::vector<std::vector<bool>> gone_;
   int64_t gone_count_ = 0;
   bool forward_ = true;

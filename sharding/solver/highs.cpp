@@ -44,18 +44,11 @@ enum class Aim : uint8_t { kMinCost, kAny, kMinLimit };
 class CoreProgram {
  public:
   CoreProgram(const AssignmentProblem& problem, Aim aim)
-      : aim_(aim), model_(pairwise_model(problem)), possible_(simplify(problem)) {
+      : aim_(aim), model_(pairwise_model(problem)), possible_(simplify(problem, model_, aim != Aim::kMinLimit)) {
     if (!possible_) return;
-    AssignmentProblem unlimited;
-    const AssignmentProblem* usages = &problem;
-    if (aim_ == Aim::kMinLimit) {
-      unlimited = problem;
-      unlimited.usage_limit = 0;  // all points have a row
-      usages = &unlimited;
-    }
-    compact_.emplace(model_, UsageModel(*usages, model_));
+    compact_.emplace(model_, UsageModel(problem, model_));
     cost_unit_ = unit_of(largest_cost());
-    double most_bytes = static_cast<double>(usages->usage_limit);
+    double most_bytes = static_cast<double>(problem.usage_limit);
     for (const double bytes : compact_->bytes) most_bytes = std::max(most_bytes, bytes);
     byte_unit_ = unit_of(most_bytes);
     add_states();
@@ -109,17 +102,12 @@ class CoreProgram {
   }
 
  private:
-  bool simplify(const AssignmentProblem& problem) {
-    return aim_ == Aim::kMinLimit ? simplify_for_any_limit(problem, model_) : simplify_within_limit(problem, model_);
-  }
-
   double largest_cost() const {
     double largest = 0;
-    const auto look = [&](double cost) {
-      if (cost < CompactModel::kForbiddenCost) largest = std::max(largest, cost);
-    };
-    for (const double cost : compact_->cost) look(cost);
-    for (const double cost : compact_->pairs) look(cost);
+    for (const std::vector<double>* costs : {&compact_->cost, &compact_->pairs}) {
+      for (const double cost : *costs)
+        largest = cost < CompactModel::kForbiddenCost ? std::max(largest, cost) : largest;
+    }
     return largest;
   }
 
@@ -172,14 +160,13 @@ class CoreProgram {
       }
     };
     for (uint32_t v = 0; v < compact_->size(); ++v) {
-      for (uint32_t k = compact_->item_first[v]; k < compact_->item_first[v + 1]; ++k) {
-        add(compact_->items[k], compact_->states(v),
-            [&](size_t s) { return static_cast<int32_t>(compact_->first[v] + s); });
+      for (const CompactModel::Item& item : compact_->items_of(v)) {
+        add(item, compact_->states(v), [&](size_t s) { return static_cast<int32_t>(compact_->first[v] + s); });
       }
     }
     for (uint32_t e = 0; e < compact_->edges.size(); ++e) {
-      for (uint32_t k = compact_->pair_first[e]; k < compact_->pair_first[e + 1]; ++k) {
-        add(compact_->pair_items[k], pairs_[e].size(), [&](size_t i) { return pairs_[e][i]; });
+      for (const CompactModel::Item& item : compact_->pair_items_of(e)) {
+        add(item, pairs_[e].size(), [&](size_t i) { return pairs_[e][i]; });
       }
     }
     std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.begin < b.begin; });
@@ -223,7 +210,41 @@ AssignmentProblem without_costs(AssignmentProblem problem) {
   return problem;
 }
 
-using Wide = AssignmentCost::Wide;
+// Returns whether a choice within the limit exists; nullopt if undecided within the time limit.
+std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
+  const AssignmentProblem free = without_costs(problem);
+  const CoreProgram core(free, Aim::kAny);
+  if (!core.is_possible()) return false;
+  const HighsAnswer answer = core.solve(request);
+  if (answer.status == HighsStatus::kInfeasible) return false;
+  if (answer.found && evaluate(free, core.choice_of(answer.values)).feasible()) return true;
+  return std::nullopt;
+}
+
+// The smallest feasible limit.
+struct LeastLimit {
+  Wide bound = 0;                  // lower bound on it
+  Wide usage = 0;                  // of `choice`
+  std::vector<uint32_t> choice{};  // empty if none was found
+};
+
+LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
+  LeastLimit least;
+  AssignmentProblem free = without_costs(problem);
+  free.usage_limit = 0;  // all points have a row
+  const CoreProgram core(free, Aim::kMinLimit);
+  if (!core.is_possible()) return least;
+  const HighsAnswer answer = core.solve(request);
+  least.bound = core.bound_of(answer.bound);
+  if (!answer.found) return least;
+  std::vector<uint32_t> choice = core.choice_of(answer.values);
+  const AssignmentCost cost = evaluate(free, choice);
+  if (!cost.allowed) return least;
+  least.choice = std::move(choice);
+  least.usage = cost.peak;
+  least.bound = std::min(least.bound, least.usage);
+  return least;
+}
 
 constexpr size_t kMaxColumns = 400'000;  // above this, rows are not compared with each other
 constexpr size_t kNamed = 6;
@@ -237,6 +258,10 @@ struct Demand {
   int64_t node = -1;  // node pinned by AssignmentNode::pinned
 };
 
+std::string name_of(const AssignmentProblem& problem, size_t node) {
+  return problem.nodes[node].name.empty() ? fmt::format("node {}", node) : problem.nodes[node].name;
+}
+
 std::vector<Demand> demands_of(const AssignmentProblem& problem, const std::vector<AssignmentPin>& pins) {
   std::vector<Demand> demands;
   for (const AssignmentPin& pin : pins) {
@@ -248,7 +273,7 @@ std::vector<Demand> demands_of(const AssignmentProblem& problem, const std::vect
     if (node.pinned < 0) continue;
     const auto strategy = static_cast<size_t>(node.pinned);
     demands.push_back(
-        {.name = fmt::format("{}={}", node.name.empty() ? fmt::format("node {}", i) : node.name,
+        {.name = fmt::format("{}={}", name_of(problem, i),
                              strategy < node.strategies.size() ? node.strategies[strategy] : std::to_string(strategy)),
          .node = static_cast<int64_t>(i)});
   }
@@ -265,8 +290,8 @@ AssignmentProblem without(AssignmentProblem problem, const std::vector<const Dem
 
 class Conflict {
  public:
-  Conflict(const AssignmentProblem& problem, const ConflictRequest& request)
-      : problem_(problem), request_(request), demands_(demands_of(problem, request.pins)) {}
+  Conflict(const AssignmentProblem& problem, const HighsRequest& request, const std::vector<AssignmentPin>& pins)
+      : problem_(problem), request_(request), demands_(demands_of(problem, pins)) {}
 
   std::string text() {
     AssignmentProblem unlimited = problem_;
@@ -324,15 +349,11 @@ class Conflict {
     const AssignmentCost cost = evaluate(problem_, least.choice);
     text += fmt::format(", at point {}: {}", cost.peak_at, most_used_at(problem_, least.choice, cost.peak_at));
     if (needed_.empty()) return text;
-    const LeastLimit free = least_limit_by_highs(without(problem_, all()), request(1));
-    if (!free.choice.empty()) text += fmt::format("; without pins it is {}", bytes_of(free.usage));
-    return text;
-  }
-
-  std::vector<const Demand*> all() const {
     std::vector<const Demand*> all;
     for (const Demand& demand : demands_) all.push_back(&demand);
-    return all;
+    const LeastLimit free = least_limit_by_highs(without(problem_, all), request(1));
+    if (!free.choice.empty()) text += fmt::format("; without pins it is {}", bytes_of(free.usage));
+    return text;
   }
 
   std::string tie_text(const AssignmentProblem& unlimited) const {
@@ -359,14 +380,13 @@ class Conflict {
     for (CostMatrix& matrix : bare.matrices) matrix.usages.clear();
     bare = plain(bare);
     const LinearProgram linear = LinearProgram::of(bare);
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
     HighsProgram program;
     for (const LinearProgram::Column& column : linear.columns) {
-      program.add_column(0, 0, column.is_allowed ? kInfinity : 0, false);
+      program.add_column(0, 0, column.is_allowed ? kUnbounded : 0, false);
     }
     for (const LinearProgram::Row& row : linear.rows) {
       const auto right = static_cast<double>(row.right);
-      program.add_row(row.is_equation ? right : -kInfinity, right);
+      program.add_row(row.is_equation ? right : -kUnbounded, right);
       for (const LinearProgram::Term& term : row.terms) {
         program.add_term(static_cast<int32_t>(term.column), static_cast<double>(term.factor));
       }
@@ -377,16 +397,11 @@ class Conflict {
       // "one3": node 3 has exactly one strategy. "a5_0", "b5_1": edge 5 constrains its nodes.
       const bool of_node = row.name.starts_with("one");
       const size_t number = std::stoul(row.name.substr(of_node ? 3 : 1));
-      if (of_node) {
-        nodes.insert(number);
-      } else {
-        nodes.insert({bare.edges[number].a, bare.edges[number].b});
-      }
+      of_node ? nodes.insert({number}) : nodes.insert({bare.edges[number].a, bare.edges[number].b});
     }
     std::vector<std::string> names;
     for (const size_t node : nodes) {
-      if (names.size() == kNamed) break;
-      names.push_back(problem.nodes[node].name.empty() ? fmt::format("node {}", node) : problem.nodes[node].name);
+      if (names.size() < kNamed) names.push_back(name_of(problem, node));
     }
     return names.empty() ? ""
                          : fmt::format("{}{}", fmt::join(names, ", "),
@@ -394,7 +409,7 @@ class Conflict {
   }
 
   const AssignmentProblem& problem_;
-  const ConflictRequest& request_;
+  const HighsRequest& request_;
   const Stopwatch watch_;
   const std::vector<Demand> demands_;
   std::vector<const Demand*> given_up_;
@@ -407,50 +422,17 @@ class Conflict {
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
   HighsMinimum result;
   const CoreProgram core(problem, Aim::kMinCost);
-  if (!core.is_possible()) {
-    result.possible = false;
-    return result;
-  }
-  const HighsAnswer answer = core.solve(request);
-  if (answer.status == HighsStatus::kInfeasible) {
-    result.possible = false;
-    return result;
-  }
+  const HighsAnswer answer = core.is_possible() ? core.solve(request) : HighsAnswer{.status = HighsStatus::kInfeasible};
+  result.possible = answer.status != HighsStatus::kInfeasible;
+  if (!result.possible) return result;
   result.bound = core.bound_of(answer.bound);
   if (answer.found) result.choice = core.choice_of(answer.values);
   return result;
 }
 
-std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
-  const AssignmentProblem free = without_costs(problem);
-  const CoreProgram core(free, Aim::kAny);
-  if (!core.is_possible()) return false;
-  const HighsAnswer answer = core.solve(request);
-  if (answer.status == HighsStatus::kInfeasible) return false;
-  if (answer.found && evaluate(free, core.choice_of(answer.values)).feasible()) return true;
-  return std::nullopt;
-}
-
-LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
-  LeastLimit least;
-  AssignmentProblem free = without_costs(problem);
-  free.usage_limit = kNoLimit;
-  const CoreProgram core(free, Aim::kMinLimit);
-  if (!core.is_possible()) return least;
-  const HighsAnswer answer = core.solve(request);
-  least.bound = core.bound_of(answer.bound);
-  if (!answer.found) return least;
-  std::vector<uint32_t> choice = core.choice_of(answer.values);
-  const AssignmentCost cost = evaluate(free, choice);
-  if (!cost.allowed) return least;
-  least.choice = std::move(choice);
-  least.usage = cost.peak;
-  least.bound = std::min(least.bound, least.usage);
-  return least;
-}
-
-std::string conflict_by_highs(const AssignmentProblem& problem, const ConflictRequest& request) {
-  return Conflict(problem, request).text();
+std::string conflict_by_highs(const AssignmentProblem& problem, const HighsRequest& request,
+                              const std::vector<AssignmentPin>& pins) {
+  return Conflict(problem, request, pins).text();
 }
 
 }  // namespace shadowgraph

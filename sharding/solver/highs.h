@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +38,6 @@ enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kNone };  // kNone: st
 struct HighsAnswer {
   HighsStatus status = HighsStatus::kNone;
   bool found = false;
-  double cost = 0;
   double bound = 0;              // -infinity if unknown
   std::vector<double> values{};  // by column, if found
 };
@@ -76,28 +73,10 @@ struct HighsMinimum {
 };
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
-// Returns whether a choice within the limit exists; nullopt if undecided within the time limit.
-std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
-
-// The smallest feasible limit.
-struct LeastLimit {
-  AssignmentCost::Wide bound = 0;  // lower bound on it
-  AssignmentCost::Wide usage = 0;  // of `choice`
-  std::vector<uint32_t> choice{};  // empty if none was found
-};
-LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
-
 // Explains infeasibility with HiGHS: returns pins that conflict with each other or the limit, none of which can be
 // omitted, and the smallest feasible limit. If the limit is not the cause, returns the conflicting constraints between
-// nodes.
-struct ConflictRequest {
-  const HighsLibrary& library;
-  int threads = 1;
-  double time_limit = 0;  // seconds
-  const std::vector<AssignmentPin>& pins;
-};
-
-// `problem` must be infeasible.
-std::string conflict_by_highs(const AssignmentProblem& problem, const ConflictRequest& request);
+// nodes. `problem` must be infeasible.
+std::string conflict_by_highs(const AssignmentProblem& problem, const HighsRequest& request,
+                              const std::vector<AssignmentPin>& pins);
 
 }  // namespace shadowgraph

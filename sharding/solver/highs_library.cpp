@@ -22,43 +22,44 @@ struct HighsLibrary::Functions {
   void* library = nullptr;
   std::vector<std::string> missing;
 
-  template <class T>
-  T* find(const char* name) {
+  // Converts to the type of the function that it initializes.
+  struct Symbol {
+    void* address;
+    template <class T>
+    operator T*() const {
+      return reinterpret_cast<T*>(address);
+    }
+  };
+  Symbol find(const char* name) {
     void* const symbol = dlsym(library, name);
     if (symbol == nullptr) missing.emplace_back(name);
-    return reinterpret_cast<T*>(symbol);
+    return {symbol};
   }
 
   explicit Functions(void* opened) : library(opened) {}
 
-  void* (*create)() = find<void*()>("Highs_create");
-  void (*destroy)(void*) = find<void(void*)>("Highs_destroy");
-  int32_t (*size_of_int)(const void*) = find<int32_t(const void*)>("Highs_getSizeofHighsInt");
-  void (*reset_threads)(int32_t) = find<void(int32_t)>("Highs_resetGlobalScheduler");
-  int32_t (*set_bool)(void*, const char*,
-                      int32_t) = find<int32_t(void*, const char*, int32_t)>("Highs_setBoolOptionValue");
-  int32_t (*set_int)(void*, const char*,
-                     int32_t) = find<int32_t(void*, const char*, int32_t)>("Highs_setIntOptionValue");
-  int32_t (*set_double)(void*, const char*,
-                        double) = find<int32_t(void*, const char*, double)>("Highs_setDoubleOptionValue");
-  using PassMip = int32_t(void*, int32_t columns, int32_t rows, int32_t terms, int32_t format, int32_t sense,
-                          double offset, const double* cost, const double* lower, const double* upper,
-                          const double* row_lower, const double* row_upper, const int32_t* begin, const int32_t* index,
-                          const double* value, const int32_t* integrality);
-  PassMip* pass_mip = find<PassMip>("Highs_passMip");
-  using SetStart = int32_t(void*, int32_t entries, const int32_t* index, const double* value);
-  SetStart* set_start = find<SetStart>("Highs_setSparseSolution");
-  int32_t (*run)(void*) = find<int32_t(void*)>("Highs_run");
-  int32_t (*status)(const void*) = find<int32_t(const void*)>("Highs_getModelStatus");
-  int32_t (*int_info)(const void*, const char*,
-                      int32_t*) = find<int32_t(const void*, const char*, int32_t*)>("Highs_getIntInfoValue");
-  int32_t (*double_info)(const void*, const char*,
-                         double*) = find<int32_t(const void*, const char*, double*)>("Highs_getDoubleInfoValue");
-  int32_t (*solution)(const void*, double* values, double* duals, double* row_values, double* row_duals) =
-      find<int32_t(const void*, double*, double*, double*, double*)>("Highs_getSolution");
-  using GetIis = int32_t(void*, int32_t* columns, int32_t* rows, int32_t* column_index, int32_t* row_index,
-                         int32_t* column_bound, int32_t* row_bound, int32_t* column_status, int32_t* row_status);
-  GetIis* iis = find<GetIis>("Highs_getIis");
+  void* (*create)() = find("Highs_create");
+  void (*destroy)(void*) = find("Highs_destroy");
+  int32_t (*size_of_int)(const void*) = find("Highs_getSizeofHighsInt");
+  void (*reset_threads)(int32_t) = find("Highs_resetGlobalScheduler");
+  int32_t (*set_bool)(void*, const char*, int32_t) = find("Highs_setBoolOptionValue");
+  int32_t (*set_int)(void*, const char*, int32_t) = find("Highs_setIntOptionValue");
+  int32_t (*set_double)(void*, const char*, double) = find("Highs_setDoubleOptionValue");
+  int32_t (*pass_mip)(void*, int32_t columns, int32_t rows, int32_t terms, int32_t format, int32_t sense, double offset,
+                      const double* cost, const double* lower, const double* upper, const double* row_lower,
+                      const double* row_upper, const int32_t* begin, const int32_t* index, const double* value,
+                      const int32_t* integrality) = find("Highs_passMip");
+  int32_t (*set_start)(void*, int32_t entries, const int32_t* index,
+                       const double* value) = find("Highs_setSparseSolution");
+  int32_t (*run)(void*) = find("Highs_run");
+  int32_t (*status)(const void*) = find("Highs_getModelStatus");
+  int32_t (*int_info)(const void*, const char*, int32_t*) = find("Highs_getIntInfoValue");
+  int32_t (*double_info)(const void*, const char*, double*) = find("Highs_getDoubleInfoValue");
+  int32_t (*solution)(const void*, double* values, double* duals, double* row_values,
+                      double* row_duals) = find("Highs_getSolution");
+  int32_t (*iis)(void*, int32_t* columns, int32_t* rows, int32_t* column_index, int32_t* row_index,
+                 int32_t* column_bound, int32_t* row_bound, int32_t* column_status,
+                 int32_t* row_status) = find("Highs_getIis");
 };
 
 namespace {
@@ -71,12 +72,6 @@ constexpr int32_t kInfeasible = 8;
 constexpr int32_t kUnboundedOrInfeasible = 9;  // costs are bounded: infeasible
 constexpr int32_t kFeasible = 2;               // kHighsSolutionStatusFeasible, of "primal_solution_status"
 constexpr int32_t kIrreducibleFromLp = 6;      // kIisStrategyFromLp + kIisStrategyIrreducible
-
-// HiGHS has one thread pool per process.
-std::mutex& one_at_a_time() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
 
 // Returns the folders of Python packages from which this process has loaded libraries.
 std::vector<std::string> package_folders() {
@@ -121,11 +116,13 @@ std::vector<std::string> candidates(const std::string& path) {
   return names;
 }
 
-// A HiGHS model without output.
+// A HiGHS model without output; one at a time, since HiGHS has one thread pool per process.
 template <class Functions>
 class Model {
  public:
-  Model(const Functions& f, const HighsProgram& program, bool integers) : f_(f), model_(f.create()) {
+  Model(const Functions& f, const HighsProgram& program, bool integers) : f_(f), lock_(mutex()) {
+    f.reset_threads(1);
+    model_ = f.create();
     f.set_bool(model_, "output_flag", 0);
     f.pass_mip(model_, static_cast<int32_t>(program.cost.size()), static_cast<int32_t>(program.row_lower.size()),
                static_cast<int32_t>(program.column.size()), kByRows, kMinimize, 0, program.cost.data(),
@@ -139,8 +136,14 @@ class Model {
   void* get() const { return model_; }
 
  private:
+  static std::mutex& mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+
   const Functions& f_;
-  void* model_;
+  const std::lock_guard<std::mutex> lock_;
+  void* model_ = nullptr;
 };
 
 }  // namespace
@@ -199,8 +202,6 @@ const HighsLibrary& HighsLibrary::open(const std::string& path) {
 
 HighsAnswer HighsLibrary::solve(const HighsProgram& program, const HighsOptions& options) const {
   const Functions& f = *functions_;
-  const std::lock_guard lock(one_at_a_time());
-  f.reset_threads(1);
   const Model model(f, program, true);
   f.set_int(model.get(), "threads", options.threads);
   f.set_double(model.get(), "time_limit", std::max(options.time_limit, 0.0));
@@ -226,7 +227,6 @@ HighsAnswer HighsLibrary::solve(const HighsProgram& program, const HighsOptions&
     f.double_info(model.get(), "objective_function_value", &answer.bound);
   }
   if (answer.found) {
-    f.double_info(model.get(), "objective_function_value", &answer.cost);
     answer.values.resize(program.cost.size());
     std::vector<double> duals(program.cost.size());
     std::vector<double> row_values(program.row_lower.size());
@@ -238,8 +238,6 @@ HighsAnswer HighsLibrary::solve(const HighsProgram& program, const HighsOptions&
 
 std::vector<int32_t> HighsLibrary::conflicting_rows(const HighsProgram& program, double time_limit) const {
   const Functions& f = *functions_;
-  const std::lock_guard lock(one_at_a_time());
-  f.reset_threads(1);
   const Model model(f, program, false);
   f.set_double(model.get(), "time_limit", std::max(time_limit, 0.0));
   f.set_int(model.get(), "iis_strategy", kIrreducibleFromLp);

@@ -23,182 +23,9 @@
 
 namespace shadowgraph {
 
-struct BranchSearch {
-  const PairwiseModel& model;
-  const UsageModel& usage;
-  int iterations = 0;                         // branches
-  std::function<double()> best;               // cost of the best choice found so far
-  std::function<bool(double bound)> is_over;  // gap reached, or out of time
-  std::function<bool()> is_out_of_time;
-  // Improves a choice; also receives the prices that it comes from.
-  std::function<void(std::span<const uint32_t> states, const std::vector<double>& prices)> polish;
-};
-
 namespace {
 
-constexpr int kBranchSteps = 30;  // price steps per branch
-
-class Branches {
- public:
-  Branches(const BranchSearch& search, double bound) : search_(search), bound_(bound) {}
-
-  double run(const std::vector<double>& prices) {
-    if (search_.best() == kInfinite || is_over()) return bound_;
-    DualAscent dual(search_.model);
-    for (int i = 0; i < 60; ++i) dual.pass(kInfinite);
-    std::priority_queue<Branch> open;
-    open.push({.bound = bound_, .prices = prices, .out = std::vector<std::vector<bool>>(search_.model.size())});
-    for (int count = 0; count < search_.iterations && !is_over(); ++count) {
-      Branch from = open.top();
-      open.pop();
-      const Split split = bounded(dual, from);
-      if (from.bound < search_.best() - 0.5) {
-        // If no variable can be split, the bound of this branch is final.
-        if (split.high.empty()) {
-          const double others = open.empty() ? search_.best() : open.top().bound;
-          bound_ = std::max(bound_, std::min({from.bound, others, search_.best()}));
-          break;
-        }
-        for (const bool high : {false, true}) {
-          Branch half = from;
-          std::vector<bool>& out = half.out[split.variable];
-          out.resize(search_.model.states(split.variable), false);
-          for (size_t s = 0; s < out.size(); ++s) out[s] = out[s] || split.high[s] == high;
-          open.push(std::move(half));
-        }
-      }
-      bound_ = std::max(bound_, open.empty() ? search_.best() : std::min(open.top().bound, search_.best()));
-      if (open.empty()) break;
-    }
-    return bound_;
-  }
-
- private:
-  struct Branch {
-    double bound = 0;
-    std::vector<double> prices{};
-    std::vector<std::vector<bool>> out{};  // by variable: excluded states; empty: none
-    bool operator<(const Branch& other) const { return bound > other.bound; }  // lowest first
-  };
-
-  bool is_over() const { return search_.is_over(bound_); }
-
-  struct Split {
-    uint32_t variable = 0;
-    std::vector<bool> high{};  // by state
-  };
-
-  // Raises the bound of a branch. Returns the variable whose states differ most in usage, at the branch's prices.
-  Split bounded(DualAscent& dual, Branch& branch) {
-    std::vector<double> prices = branch.prices;
-    std::vector<double> amounts = amounts_at(prices);
-    std::vector<double> low(search_.model.size(), kInfinite);
-    std::vector<double> high(search_.model.size(), -kInfinite);
-    double pace = 0.1;
-    double reached = -kInfinite;
-    std::vector<uint32_t> last = dual.rounded();
-    std::vector<uint32_t> changes(search_.model.size(), 0);
-    for (int step = 0; step < kBranchSteps && branch.bound < search_.best() - 0.5 && !search_.is_out_of_time();
-         ++step) {
-      round_prices(prices);
-      set_prices(dual, search_.model, search_.usage, prices, branch.out, search_.best());
-      for (int i = 0; i < 6; ++i) dual.pass(kInfinite);
-      const double value = dual.bound() - price_of_limit(prices, search_.usage.limit());
-      if (value > reached) {
-        if (value > branch.bound)
-          branch.bound =
-              std::max(branch.bound, std::ceil(dual.certified_bound() - price_of_limit(prices, search_.usage.limit())));
-        reached = value;
-        branch.prices = prices;
-        pace *= 1.1;
-      } else {
-        pace *= 0.6;
-        prices = branch.prices;
-      }
-      const std::vector<uint32_t> states = dual.rounded();
-      for (uint32_t v = 0; v < search_.model.size(); ++v) {
-        if (!search_.model.is_left(v)) continue;
-        changes[v] += states[v] != last[v] ? 1 : 0;
-        low[v] = std::min(low[v], amounts[first_[v] + states[v]]);
-        high[v] = std::max(high[v], amounts[first_[v] + states[v]]);
-      }
-      last = states;
-      if (step == kBranchSteps / 2) {
-        search_.polish(states, prices);
-      }
-      const std::vector<double> profile = search_.usage.profile(search_.model, states);
-      const double length = pace * std::max(search_.best() - reached, search_.best() * 1e-5);
-      if (!move_prices(prices, profile, search_.usage.limit(), length)) break;
-    }
-    Split split;
-    double widest = 0;
-    for (uint32_t v = 0; v < search_.model.size(); ++v) {
-      if (high[v] - low[v] > widest) {
-        widest = high[v] - low[v];
-        split.variable = v;
-      }
-    }
-    if (widest == 0) return state_to_split(branch, last, changes);
-    const double middle = (low[split.variable] + high[split.variable]) / 2;
-    for (uint32_t s = 0; s < search_.model.states(split.variable); ++s) {
-      split.high.push_back(amounts[first_[split.variable] + s] > middle);
-    }
-    return split;
-  }
-
-  // Splits where usages do not differ: the variable that alternated between two states most often, or else the one with
-  // most neighbors; separates its state from all others.
-  Split state_to_split(const Branch& branch, const std::vector<uint32_t>& states,
-                       const std::vector<uint32_t>& changes) const {
-    Split split;
-    std::pair<uint32_t, size_t> most{0, 0};
-    for (uint32_t v = 0; v < search_.model.size(); ++v) {
-      if (!search_.model.is_left(v)) continue;
-      const std::vector<bool>& out = branch.out[v];
-      if (search_.model.states(v) - static_cast<size_t>(std::count(out.begin(), out.end(), true)) < 2) continue;
-      if (!out.empty() && out[states[v]]) continue;
-      const std::pair worth{changes[v], search_.model.edges_of(v).size() + 1};
-      if (worth <= most) continue;
-      most = worth;
-      split.variable = v;
-    }
-    if (most.second == 0) return split;
-    split.high.resize(search_.model.states(split.variable), false);
-    split.high[states[split.variable]] = true;
-    return split;
-  }
-
-  // Returns the usage of each state at prices; for pairs, the mean.
-  std::vector<double> amounts_at(const std::vector<double>& prices) {
-    std::vector<double> sums(prices.size() + 1, 0);
-    for (size_t i = 0; i < prices.size(); ++i) sums[i + 1] = sums[i] + prices[i];
-    std::vector<double> amounts;
-    std::vector<double> here;
-    first_.assign(search_.model.size(), 0);
-    for (uint32_t v = 0; v < search_.model.size(); ++v) {
-      first_[v] = amounts.size();
-      if (!search_.model.is_left(v)) continue;
-      here.assign(search_.model.states(v), 0);
-      add_price(search_.usage.items(v), sums, here);
-      for (const uint32_t e : search_.model.edges_of(v)) {
-        if (search_.usage.pairs(e).empty()) continue;
-        const PairwiseModel::Edge& edge = search_.model.edges()[e];
-        std::vector<double> pairs(edge.table->costs.size(), 0);
-        add_price(search_.usage.pairs(e), sums, pairs);
-        const uint32_t columns = edge.table->columns;
-        const double others = edge.a == v ? columns : edge.table->rows;
-        for (size_t i = 0; i < pairs.size(); ++i) here[edge.a == v ? i / columns : i % columns] += pairs[i] / others;
-      }
-      amounts.insert(amounts.end(), here.begin(), here.end());
-    }
-    return amounts;
-  }
-
-  const BranchSearch& search_;
-  double bound_;
-  std::vector<size_t> first_;  // first state of each variable in the result of amounts_at
-};
-
+constexpr int kBranchSteps = 30;                     // price steps per branch
 constexpr double kPriceShare = 0.4;                  // share of the time for bounds; the rest is for the search
 constexpr double kMinPace = 1e-4;                    // smallest relative step of the prices
 constexpr double kSearchShare = 0.45;                // share of the time after which branching begins
@@ -216,10 +43,8 @@ class LimitSearch {
 
   Limited run() {
     result_.bound = options_.bound;
-    if (!simplify_within_limit(problem_, model_)) {
-      result_.possible = false;
-      return result_;
-    }
+    result_.possible = simplify(problem_, model_, /*within_limit=*/true);
+    if (!result_.possible) return result_;
     usage_ = std::make_unique<UsageModel>(problem_, model_);
     compact_ = std::make_unique<CompactModel>(model_, *usage_);
     for (uint64_t k = 1; k <= kChains; ++k) chains_.push_back({LocalSearch(*compact_, k), std::mt19937_64(~k)});
@@ -246,8 +71,6 @@ class LimitSearch {
   }
 
   bool is_small() const { return model_.entries() <= kSmallEntries; }
-
-  // ---- Choices
 
   void note(Chain& chain) const {
     if (!chain.search.is_feasible() || chain.search.cost() >= chain.cost) return;
@@ -294,8 +117,7 @@ class LimitSearch {
     // Start from the minimum usage of each variable.
     for (uint32_t v = 0; v < compact_->size(); ++v) {
       std::vector<double> bytes(compact_->states(v), 0);
-      for (uint32_t k = compact_->item_first[v]; k < compact_->item_first[v + 1]; ++k) {
-        const CompactModel::Item& item = compact_->items[k];
+      for (const CompactModel::Item& item : compact_->items_of(v)) {
         for (size_t s = 0; s < bytes.size(); ++s) bytes[s] += compact_->bytes[item.bytes + s] * (item.end - item.begin);
       }
       nearest_states_[v] = static_cast<uint32_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
@@ -309,8 +131,6 @@ class LimitSearch {
   void set_row_prices(const std::vector<double>& prices) {
     for (size_t r = 0; r < row_prices_.size(); ++r) row_prices_[r] = prices[compact_->point_of_row[r]];
   }
-
-  // ---- Prices
 
   void find_prices() {
     DualAscent dual(model_);
@@ -384,26 +204,152 @@ class LimitSearch {
         std::max(result_.bound, std::ceil(dual.certified_bound() - price_of_limit(prices_, usage_->limit())));
   }
 
-  void branch() {
-    const BranchSearch search{.model = model_,
-                              .usage = *usage_,
-                              .iterations = options_.iterations,
-                              .best = [&] { return best_; },
-                              .is_over =
-                                  [&](double bound) {
-                                    result_.bound = std::max(result_.bound, bound);
-                                    return is_over();
-                                  },
-                              .is_out_of_time = [&] { return is_out_of_time(); },
-                              .polish =
-                                  [&](std::span<const uint32_t> states, const std::vector<double>& prices) {
-                                    set_row_prices(prices);
-                                    polish(compact_->compact(states));
-                                  }};
-    result_.bound = std::max(result_.bound, Branches(search, result_.bound).run(prices_));
+  struct Branch {
+    double bound = 0;
+    std::vector<double> prices{};
+    std::vector<std::vector<bool>> out{};  // by variable: excluded states; empty: none
+    bool operator<(const Branch& other) const { return bound > other.bound; }  // lowest first
+  };
+
+  struct Split {
+    uint32_t variable = 0;
+    std::vector<bool> high{};  // by state
+  };
+
+  // Raises the bound of a branch. Returns the variable whose states differ most in usage, at the branch's prices.
+  Split bounded(DualAscent& dual, Branch& branch) {
+    std::vector<double> prices = branch.prices;
+    std::vector<double> amounts = amounts_at(prices);
+    std::vector<double> low(model_.size(), kInfinite);
+    std::vector<double> high(model_.size(), -kInfinite);
+    double pace = 0.1;
+    double reached = -kInfinite;
+    std::vector<uint32_t> last = dual.rounded();
+    std::vector<uint32_t> changes(model_.size(), 0);
+    for (int step = 0; step < kBranchSteps && branch.bound < best_ - 0.5 && !is_out_of_time(); ++step) {
+      round_prices(prices);
+      set_prices(dual, model_, *usage_, prices, branch.out, best_);
+      for (int i = 0; i < 6; ++i) dual.pass(kInfinite);
+      const double value = dual.bound() - price_of_limit(prices, usage_->limit());
+      if (value > reached) {
+        if (value > branch.bound)
+          branch.bound =
+              std::max(branch.bound, std::ceil(dual.certified_bound() - price_of_limit(prices, usage_->limit())));
+        reached = value;
+        branch.prices = prices;
+        pace *= 1.1;
+      } else {
+        pace *= 0.6;
+        prices = branch.prices;
+      }
+      const std::vector<uint32_t> states = dual.rounded();
+      for (uint32_t v = 0; v < model_.size(); ++v) {
+        if (!model_.is_left(v)) continue;
+        changes[v] += states[v] != last[v] ? 1 : 0;
+        low[v] = std::min(low[v], amounts[first_[v] + states[v]]);
+        high[v] = std::max(high[v], amounts[first_[v] + states[v]]);
+      }
+      last = states;
+      if (step == kBranchSteps / 2) {
+        set_row_prices(prices);
+        polish(compact_->compact(states));
+      }
+      const std::vector<double> profile = usage_->profile(model_, states);
+      const double length = pace * std::max(best_ - reached, best_ * 1e-5);
+      if (!move_prices(prices, profile, usage_->limit(), length)) break;
+    }
+    Split split;
+    double widest = 0;
+    for (uint32_t v = 0; v < model_.size(); ++v) {
+      if (high[v] - low[v] > widest) {
+        widest = high[v] - low[v];
+        split.variable = v;
+      }
+    }
+    if (widest == 0) return state_to_split(branch, last, changes);
+    const double middle = (low[split.variable] + high[split.variable]) / 2;
+    for (uint32_t s = 0; s < model_.states(split.variable); ++s) {
+      split.high.push_back(amounts[first_[split.variable] + s] > middle);
+    }
+    return split;
   }
 
-  // ---- Search
+  // Splits where usages do not differ: the variable that alternated between two states most often, or else the one with
+  // most neighbors; separates its state from all others.
+  Split state_to_split(const Branch& branch, const std::vector<uint32_t>& states,
+                       const std::vector<uint32_t>& changes) const {
+    Split split;
+    std::pair<uint32_t, size_t> most{0, 0};
+    for (uint32_t v = 0; v < model_.size(); ++v) {
+      if (!model_.is_left(v)) continue;
+      const std::vector<bool>& out = branch.out[v];
+      if (model_.states(v) - static_cast<size_t>(std::count(out.begin(), out.end(), true)) < 2) continue;
+      if (!out.empty() && out[states[v]]) continue;
+      const std::pair worth{changes[v], model_.edges_of(v).size() + 1};
+      if (worth <= most) continue;
+      most = worth;
+      split.variable = v;
+    }
+    if (most.second == 0) return split;
+    split.high.resize(model_.states(split.variable), false);
+    split.high[states[split.variable]] = true;
+    return split;
+  }
+
+  // Returns the usage of each state at prices; for pairs, the mean.
+  std::vector<double> amounts_at(const std::vector<double>& prices) {
+    const std::vector<double> sums = sums_of(prices);
+    std::vector<double> amounts;
+    std::vector<double> here;
+    first_.assign(model_.size(), 0);
+    for (uint32_t v = 0; v < model_.size(); ++v) {
+      first_[v] = amounts.size();
+      if (!model_.is_left(v)) continue;
+      here.assign(model_.states(v), 0);
+      add_price(usage_->items(v), sums, here);
+      for (const uint32_t e : model_.edges_of(v)) {
+        if (usage_->pairs(e).empty()) continue;
+        const PairwiseModel::Edge& edge = model_.edges()[e];
+        std::vector<double> pairs(edge.table->costs.size(), 0);
+        add_price(usage_->pairs(e), sums, pairs);
+        const uint32_t columns = edge.table->columns;
+        const double others = edge.a == v ? columns : edge.table->rows;
+        for (size_t i = 0; i < pairs.size(); ++i) here[edge.a == v ? i / columns : i % columns] += pairs[i] / others;
+      }
+      amounts.insert(amounts.end(), here.begin(), here.end());
+    }
+    return amounts;
+  }
+
+  void branch() {
+    if (best_ == kInfinite || is_over()) return;
+    DualAscent dual(model_);
+    for (int i = 0; i < 60; ++i) dual.pass(kInfinite);
+    std::priority_queue<Branch> open;
+    open.push({.bound = result_.bound, .prices = prices_, .out = std::vector<std::vector<bool>>(model_.size())});
+    for (int count = 0; count < options_.iterations && !is_over(); ++count) {
+      Branch from = open.top();
+      open.pop();
+      const Split split = bounded(dual, from);
+      if (from.bound < best_ - 0.5) {
+        // If no variable can be split, the bound of this branch is final.
+        if (split.high.empty()) {
+          const double others = open.empty() ? best_ : open.top().bound;
+          result_.bound = std::max(result_.bound, std::min({from.bound, others, best_}));
+          break;
+        }
+        for (const bool high : {false, true}) {
+          Branch half = from;
+          std::vector<bool>& out = half.out[split.variable];
+          out.resize(model_.states(split.variable), false);
+          for (size_t s = 0; s < out.size(); ++s) out[s] = out[s] || split.high[s] == high;
+          open.push(std::move(half));
+        }
+      }
+      result_.bound = std::max(result_.bound, open.empty() ? best_ : std::min(open.top().bound, best_));
+      if (open.empty()) break;
+    }
+  }
 
   // Returns the best prices perturbed over ranges of time; the perturbation grows with the time since the last
   // improvement.
@@ -462,6 +408,7 @@ class LimitSearch {
   std::vector<Chain> chains_;
   std::vector<double> prices_;      // by point; of the best bound
   std::vector<double> row_prices_;  // by row of the compact model
+  std::vector<size_t> first_;       // first state of each variable in the result of amounts_at()
   Limited result_;
   double best_;
   std::vector<uint32_t> best_states_;

@@ -19,15 +19,11 @@ namespace shadowgraph {
 
 namespace {
 
-bool uses_bytes(const AssignmentProblem& problem, const AssignmentEdge& edge) {
-  const std::vector<int64_t>& usages = problem.matrices[edge.matrix].usages;
-  return !edge.live.empty() && std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
-}
-
-// Returns the pairs of an edge, in the order of the strategies of the node that replaces it.
+// Returns the pairs of an edge with usages, in the order of the strategies of the node that replaces it.
 std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& problem, const AssignmentEdge& edge) {
   const CostMatrix& matrix = problem.matrices[edge.matrix];
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  if (edge.live.empty() || std::ranges::none_of(matrix.usages, [](int64_t x) { return x > 0; })) return pairs;
   for (uint32_t i = 0; i < matrix.rows; ++i) {
     for (uint32_t j = 0; j < matrix.columns; ++j) {
       if (matrix.at(i, j) != kForbidden && (edge.a != edge.b || i == j)) pairs.emplace_back(i, j);
@@ -83,25 +79,15 @@ void add_limits(LinearProgram& program, const AssignmentProblem& problem, const 
   }
 }
 
-bool has_edge_usages(const AssignmentProblem& problem) {
-  return std::any_of(problem.edges.begin(), problem.edges.end(),
-                     [&](const AssignmentEdge& edge) { return uses_bytes(problem, edge); });
-}
-
 // The given problem's nodes come first. Extended choices have the same cost. Forbidden pairs become no strategy.
 AssignmentProblem with_node_usages(const AssignmentProblem& problem) {
-  AssignmentProblem result;
-  result.name = problem.name;
-  result.nodes = problem.nodes;
-  result.matrices = problem.matrices;
-  result.usage_limit = problem.usage_limit;
+  AssignmentProblem result = problem;
+  result.edges.clear();
   for (const AssignmentEdge& edge : problem.edges) {
     const CostMatrix& matrix = problem.matrices[edge.matrix];
-    const auto pairs = uses_bytes(problem, edge) ? pairs_of(problem, edge) : decltype(pairs_of(problem, edge)){};
+    const auto pairs = pairs_of(problem, edge);
     if (pairs.empty()) {
-      AssignmentEdge same = edge;
-      same.live.clear();
-      result.edges.push_back(std::move(same));
+      result.edges.push_back({.a = edge.a, .b = edge.b, .matrix = edge.matrix, .times = edge.times});
       continue;
     }
     AssignmentNode node{.name = fmt::format("{} -> {}", problem.nodes[edge.a].name, problem.nodes[edge.b].name)};
@@ -134,7 +120,7 @@ AssignmentProblem with_node_usages(const AssignmentProblem& problem) {
 }  // namespace
 
 AssignmentProblem plain(const AssignmentProblem& given) {
-  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given) : given;
+  AssignmentProblem problem = with_node_usages(given);
   const size_t count = problem.nodes.size();
   for (size_t i = 0; i < count; ++i) {
     for (uint32_t s = 0; s < problem.nodes[i].costs.size(); ++s) {
@@ -280,16 +266,11 @@ void write_lp(const AssignmentProblem& problem, std::ostream& out) {
 
 void write_mps(const AssignmentProblem& problem, std::ostream& out) {
   const LinearProgram program = LinearProgram::of(problem);
-  struct Entry {
-    uint32_t row = 0;
-    int64_t factor = 0;
-  };
-  std::vector<std::vector<Entry>> entries(program.columns.size());
+  std::vector<std::vector<std::pair<const Row*, int64_t>>> entries(program.columns.size());  // factors in rows
   out << "NAME shadowgraph\nROWS\n N cost\n";
-  for (uint32_t r = 0; r < program.rows.size(); ++r) {
-    const Row& row = program.rows[r];
+  for (const Row& row : program.rows) {
     out << (row.is_equation ? " E " : " L ") << row.name << '\n';
-    for (const Term& term : row.terms) entries[term.column].push_back({.row = r, .factor = term.factor});
+    for (const Term& term : row.terms) entries[term.column].emplace_back(&row, term.factor);
   }
   out << "COLUMNS\n";
   // Columns of nodes come first and are the integer ones.
@@ -304,9 +285,7 @@ void write_mps(const AssignmentProblem& problem, std::ostream& out) {
     const Column& column = program.columns[c];
     mark(column.is_integer);
     out << ' ' << column.name << " cost " << column.cost << '\n';
-    for (const Entry& entry : entries[c]) {
-      out << ' ' << column.name << ' ' << program.rows[entry.row].name << ' ' << entry.factor << '\n';
-    }
+    for (const auto& [row, factor] : entries[c]) out << ' ' << column.name << ' ' << row->name << ' ' << factor << '\n';
   }
   mark(false);
   out << "RHS\n";

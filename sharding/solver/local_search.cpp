@@ -59,22 +59,16 @@ void LocalSearch::load(std::span<const uint32_t> states) {
     for (uint32_t s = 0; s < model_.states(b); ++s) at_b[s] += from_a[s];
   }
   std::fill(change_.begin(), change_.end(), 0);
-  for (uint32_t v = 0; v < model_.size(); ++v) {
-    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
-      const CompactModel::Item& item = model_.items[k];
-      const double bytes = model_.bytes[item.bytes + states_[v]];
-      change_[item.begin] += bytes;
-      change_[item.end] -= bytes;
-    }
-  }
-  for (uint32_t e = 0; e < model_.edges.size(); ++e) {
-    const CompactModel::Edge& edge = model_.edges[e];
-    const size_t at = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
-    for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) {
-      const CompactModel::Item& item = model_.pair_items[k];
+  const auto use = [&](std::span<const CompactModel::Item> items, size_t at) {
+    for (const CompactModel::Item& item : items) {
       change_[item.begin] += model_.bytes[item.bytes + at];
       change_[item.end] -= model_.bytes[item.bytes + at];
     }
+  };
+  for (uint32_t v = 0; v < model_.size(); ++v) use(model_.items_of(v), states_[v]);
+  for (uint32_t e = 0; e < model_.edges.size(); ++e) {
+    const CompactModel::Edge& edge = model_.edges[e];
+    use(model_.pair_items_of(e), model_.pair_at(edge, states_[edge.a], states_[edge.b]));
   }
   next_ = states_;
   excess_.resize(model_.rows());
@@ -106,9 +100,9 @@ void LocalSearch::sum_prices() {
 
 void LocalSearch::raise_prices() {
   // The penalty of an exceeded row grows as long as it is exceeded.
-  double highest_penalty = 0;
-  for (const double price : prices_) highest_penalty = std::max(highest_penalty, price);
-  const double unit = std::max(highest_penalty * 0.05, price_unit_);
+  double highest_price = 0;
+  for (const double price : prices_) highest_price = std::max(highest_price, price);
+  const double unit = std::max(highest_price * 0.05, price_unit_);
   for (size_t r = 0; r < excess_.size(); ++r)
     penalty_[r] = excess_[r] > 0 ? penalty_[r] * 1.1 + unit : penalty_[r] * 0.95;
   sum_prices();
@@ -125,14 +119,13 @@ void LocalSearch::grow(uint32_t root, uint32_t size) {
     tree_.push_back(v);
     parent_.push_back(parent);
     parent_edge_.push_back(edge);
-    const uint32_t begin = model_.incident_first[v];
-    const uint32_t end = model_.incident_first[v + 1];
-    for (uint32_t k = begin; k < end; ++k) {
-      const auto [e, other] = model_.incident[k];
+    const std::span<const CompactModel::Incidence> around = model_.incident_to(v);
+    const auto degree = static_cast<uint32_t>(around.size());
+    for (const auto& [e, other] : around) {
       if (place_[other] != kOutside || adjacency_[other]++ > 0) continue;
       touched_.push_back(other);
       adjacent_edge_[other] = e;
-      if (end - begin <= kHubDegree || draw(end - begin) < kHubDegree) frontier_.push_back(other);
+      if (degree <= kHubDegree || draw(degree) < kHubDegree) frontier_.push_back(other);
     }
   };
   add(root, kOutside, 0);
@@ -142,7 +135,7 @@ void LocalSearch::grow(uint32_t root, uint32_t size) {
     frontier_.pop_back();
     // A second edge to the tree would close a cycle.
     if (adjacency_[v] != 1 || place_[v] != kOutside || is_forced_[v]) continue;
-    if (model_.incident_first[v + 1] - model_.incident_first[v] > kHubDegree && draw(8) != 0) continue;
+    if (model_.incident_to(v).size() > kHubDegree && draw(8) != 0) continue;
     const CompactModel::Edge& edge = model_.edges[adjacent_edge_[v]];
     add(v, place_[edge.a == v ? edge.b : edge.a], adjacent_edge_[v]);
   }
@@ -152,8 +145,7 @@ void LocalSearch::change(uint32_t v, uint32_t state) {
   const uint32_t before = states_[v];
   cost_ += conditional_[model_.first[v] + state] - conditional_[model_.first[v] + before];
   states_[v] = state;
-  for (uint32_t k = model_.incident_first[v]; k < model_.incident_first[v + 1]; ++k) {
-    const auto [e, other] = model_.incident[k];
+  for (const auto& [e, other] : model_.incident_to(v)) {
     const double* was = model_.row(e, v, before);
     const double* is = model_.row(e, v, state);
     double* sums = conditional_.data() + model_.first[other];
@@ -181,8 +173,7 @@ void LocalSearch::release() {
 }
 
 bool LocalSearch::is_exceeded_at(uint32_t v) const {
-  for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
-    const CompactModel::Item& item = model_.items[k];
+  for (const CompactModel::Item& item : model_.items_of(v)) {
     const uint32_t stride = std::max(1U, (item.end - item.begin) / 8);
     for (uint32_t r = item.begin; r < item.end; r += stride) {
       if (excess_[r] > 0) return true;
@@ -203,8 +194,7 @@ void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double
   const bool first = edge.a == v;
   const uint32_t columns = model_.states(edge.b);
   const uint32_t others = first ? columns : model_.states(edge.a);
-  for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) {
-    const CompactModel::Item& item = model_.pair_items[k];
+  for (const CompactModel::Item& item : model_.pair_items_of(e)) {
     const double price = price_sums_[item.end] - price_sums_[item.begin];
     if (price <= 0) continue;
     const double* bytes = model_.bytes.data() + item.bytes + (first ? size_t{state} * columns : state);
@@ -226,16 +216,15 @@ void LocalSearch::optimize_tree() {
     const double* conditional = conditional_.data() + model_.first[v];
     std::vector<double>& sums = sums_[i];
     sums.assign(conditional, conditional + model_.states(v));
-    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
-      const CompactModel::Item& item = model_.items[k];
+    for (const CompactModel::Item& item : model_.items_of(v)) {
       const double price = price_sums_[item.end] - price_sums_[item.begin];
       if (price <= 0) continue;
       const double* bytes = model_.bytes.data() + item.bytes;
       for (size_t s = 0; s < sums.size(); ++s) sums[s] += price * bytes[s];
     }
-    for (uint32_t k = model_.incident_first[v]; k < model_.incident_first[v + 1]; ++k) {
-      const auto [e, other] = model_.incident[k];
-      if (model_.uses_pairs(e) && place_[other] == kOutside) add_pair_prices(e, other, states_[other], sums.data());
+    if (model_.pair_items.empty()) continue;
+    for (const auto& [e, other] : model_.incident_to(v)) {
+      if (place_[other] == kOutside) add_pair_prices(e, other, states_[other], sums.data());
     }
   }
   for (size_t i = 1; i < size; ++i) {
@@ -253,7 +242,7 @@ void LocalSearch::optimize_tree() {
     std::vector<double>& above = sums_[parent_[i]];
     const std::vector<double>& here = sums_[i];
     const size_t width = above.size();
-    const bool priced = model_.uses_pairs(parent_edge_[i]);
+    const bool priced = !model_.pair_items_of(parent_edge_[i]).empty();
     const auto row_of = [&](uint32_t s) {
       const double* row = model_.row(parent_edge_[i], v, s);
       if (!priced) return row;
@@ -265,13 +254,10 @@ void LocalSearch::optimize_tree() {
     least_.resize(width);
     best_[i].assign(width, keep);
     for (size_t p = 0; p < width; ++p) least_[p] = here[keep] + kept[p];
-    double* least = least_.data();
-    uint32_t* best = best_[i].data();
     for (uint32_t s = 0; s < here.size(); ++s) {
-      const double* row = row_of(s);
-      lower_to(s, least, best, row, here[s], width);
+      lower_to(s, least_.data(), best_[i].data(), row_of(s), here[s], width);
     }
-    for (size_t p = 0; p < width; ++p) above[p] += least[p];
+    for (size_t p = 0; p < width; ++p) above[p] += least_[p];
   }
   for (const uint32_t v : touched_) adjacency_[v] = 0;
   for (const uint32_t v : tree_) place_[v] = kOutside;
@@ -297,13 +283,15 @@ void LocalSearch::step() {
   uint32_t low = kOutside;
   uint32_t high = 0;
   bool any = false;
-  const auto use = [&](const CompactModel::Item& item, size_t now, size_t then) {
-    const double bytes = model_.bytes[item.bytes + then] - model_.bytes[item.bytes + now];
-    if (bytes == 0) return;
-    change_[item.begin] += bytes;
-    change_[item.end] -= bytes;
-    low = std::min(low, item.begin);
-    high = std::max(high, item.end);
+  const auto use = [&](std::span<const CompactModel::Item> items, size_t now, size_t then) {
+    for (const CompactModel::Item& item : items) {
+      const double bytes = model_.bytes[item.bytes + then] - model_.bytes[item.bytes + now];
+      if (bytes == 0) continue;
+      change_[item.begin] += bytes;
+      change_[item.end] -= bytes;
+      low = std::min(low, item.begin);
+      high = std::max(high, item.end);
+    }
   };
   for (size_t i = 0; i < size; ++i) {
     next_[tree_[i]] = chosen_[i];
@@ -312,17 +300,13 @@ void LocalSearch::step() {
   if (!any) return;
   for (const uint32_t v : tree_) {
     if (next_[v] == states_[v]) continue;
-    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
-      use(model_.items[k], states_[v], next_[v]);
-    }
+    use(model_.items_of(v), states_[v], next_[v]);
     if (model_.pair_items.empty()) continue;
-    for (uint32_t n = model_.incident_first[v]; n < model_.incident_first[v + 1]; ++n) {
-      const auto [e, other] = model_.incident[n];
+    for (const auto& [e, other] : model_.incident_to(v)) {
       const CompactModel::Edge& edge = model_.edges[e];
       if (edge.b == v && next_[other] != states_[other]) continue;  // added by its other end
-      const size_t now = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
-      const size_t then = model_.pair_at(edge, next_[edge.a], next_[edge.b]);
-      for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) use(model_.pair_items[k], now, then);
+      use(model_.pair_items_of(e), model_.pair_at(edge, states_[edge.a], states_[edge.b]),
+          model_.pair_at(edge, next_[edge.a], next_[edge.b]));
     }
   }
   double added = 0;

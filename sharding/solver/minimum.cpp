@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 #include <span>
@@ -13,6 +15,7 @@
 #include "sharding/solver/dual.h"
 
 namespace shadowgraph {
+namespace {
 
 // The cost of forbidden entries; sums of a few thousand do not overflow.
 constexpr int64_t kImpossible = int64_t{1} << 59;
@@ -27,20 +30,6 @@ struct Elimination {
   int64_t minimum = 0;           // of the sum, or a lower bound
   bool exact = true;             // no table was split
   std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
-};
-
-// `order` lists each variable once. Tables that would have more than `limit` entries are split (mini-buckets).
-Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
-                      int64_t limit);
-// Returns a greedy order that keeps tables small: always the variable with the smallest resulting table.
-std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables);
-
-namespace {
-
-// A table in a loop over other variables: the stride of its entries along each of them.
-struct TableView {
-  const CostTable* table = nullptr;
-  std::vector<int64_t> stride;  // by variable of the loop; 0 if the table does not depend on it
 };
 
 int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> variables) {
@@ -82,11 +71,10 @@ struct Minimized {
 };
 
 Minimized minimize(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
-  Minimized made;
   std::set<uint32_t> scope;
   for (const CostTable* table : bucket) scope.insert(table->variables.begin(), table->variables.end());
   scope.erase(variable);
-  made.table.variables.assign(scope.begin(), scope.end());
+  Minimized made{.table = {.variables = {scope.begin(), scope.end()}}};
   const std::vector<uint32_t>& others = made.table.variables;
   const size_t size = domains[variable];
   std::vector<CostTable> tables;
@@ -132,27 +120,116 @@ Minimized minimize(std::span<const uint32_t> domains, uint32_t variable, std::sp
 std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, const std::vector<CostTable>& bucket,
                                          int64_t limit) {
   std::vector<size_t> order(bucket.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return bucket[a].costs.size() > bucket[b].costs.size(); });
   std::vector<std::vector<size_t>> groups;
   std::vector<std::set<uint32_t>> scopes;
   for (const size_t i : order) {
-    bool placed = false;
-    for (size_t g = 0; g < groups.size() && !placed; ++g) {
-      std::set<uint32_t> scope = scopes[g];
+    std::set<uint32_t> scope;
+    size_t g = 0;
+    for (; g < groups.size(); ++g) {
+      scope = scopes[g];
       scope.insert(bucket[i].variables.begin(), bucket[i].variables.end());
-      const std::vector<uint32_t> list(scope.begin(), scope.end());
-      if (entries(domains, list) > limit) continue;
-      scopes[g] = std::move(scope);
-      groups[g].push_back(i);
-      placed = true;
+      if (entries(domains, std::vector(scope.begin(), scope.end())) <= limit) break;
     }
-    if (placed) continue;
-    groups.push_back({i});
-    scopes.emplace_back(bucket[i].variables.begin(), bucket[i].variables.end());
+    if (g == groups.size()) {
+      groups.emplace_back();
+      scope = {bucket[i].variables.begin(), bucket[i].variables.end()};
+      scopes.emplace_back();
+    }
+    groups[g].push_back(i);
+    scopes[g] = std::move(scope);
   }
   return groups;
+}
+
+// Returns a greedy order that keeps tables small: always the variable with the smallest resulting table.
+std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
+  const size_t count = domains.size();
+  std::vector<std::set<uint32_t>> neighbors(count);
+  std::vector<double> current(count);  // sum over the neighbors, updated with them: a hub may have very many
+  const auto bits = [&](uint32_t v) { return std::log2(static_cast<double>(domains[v])); };
+  const auto connect = [&](std::span<const uint32_t> variables) {
+    for (const uint32_t a : variables) {
+      for (const uint32_t b : variables) {
+        if (a != b && neighbors[a].insert(b).second) current[a] += bits(b);
+      }
+    }
+  };
+  for (const CostTable& table : tables) connect(table.variables);
+  using Entry = std::pair<double, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::vector<bool> done(count, false);
+  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v], v);
+  std::vector<uint32_t> order;
+  while (!queue.empty()) {
+    const auto [key, v] = queue.top();
+    queue.pop();
+    if (done[v] || key != current[v]) continue;
+    done[v] = true;
+    order.push_back(v);
+    const std::vector<uint32_t> around(neighbors[v].begin(), neighbors[v].end());
+    for (const uint32_t a : around) current[a] -= static_cast<double>(neighbors[a].erase(v)) * bits(v);
+    connect(around);
+    for (const uint32_t a : around) queue.emplace(current[a], a);
+  }
+  return order;
+}
+
+// `order` lists each variable once. Tables that would have more than `limit` entries are split (mini-buckets).
+Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
+                      int64_t limit) {
+  Elimination result;
+  result.choice.assign(domains.size(), 0);
+  std::vector<uint32_t> place(domains.size());
+  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::vector<std::vector<CostTable>> buckets(domains.size());
+  const auto put = [&](CostTable table) {
+    if (table.variables.empty()) {
+      result.minimum = std::min(result.minimum + table.costs[0], kImpossible);
+      return;
+    }
+    const uint32_t first = std::ranges::min(table.variables, {}, [&](uint32_t v) { return place[v]; });
+    buckets[first].push_back(std::move(table));
+  };
+  for (CostTable& table : tables) put(std::move(table));
+  // The tables determine each variable's choice given the others. On the way back, all groups of a split bucket are
+  // evaluated again.
+  std::vector<std::optional<Minimized>> solved(domains.size());
+  for (const uint32_t v : order) {
+    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
+    for (const std::vector<size_t>& group : groups) {
+      std::vector<const CostTable*> bucket;
+      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
+      Minimized made = minimize(domains, v, bucket);
+      put(made.table);
+      if (groups.size() == 1) solved[v] = std::move(made);
+    }
+    if (groups.size() == 1) buckets[v].clear();
+    if (groups.size() > 1) result.exact = false;
+  }
+  // All other variables of a variable's tables have been chosen before it.
+  const auto entry_of = [&](const CostTable& table) {
+    int64_t entry = 0;
+    for (const uint32_t v : table.variables) entry = entry * domains[v] + result.choice[v];
+    return entry;
+  };
+  for (size_t i = order.size(); i-- > 0;) {
+    const uint32_t v = order[i];
+    if (solved[v]) {
+      result.choice[v] = solved[v]->best[entry_of(solved[v]->table)];
+      continue;
+    }
+    std::vector<int64_t> sums;  // by state
+    for (uint32_t s = 0; s < domains[v]; ++s) {
+      result.choice[v] = s;
+      int64_t& sum = sums.emplace_back(0);
+      for (const CostTable& table : buckets[v]) sum = std::min(sum + table.costs[entry_of(table)], kImpossible);
+    }
+    result.choice[v] = static_cast<uint32_t>(std::ranges::min_element(sums) - sums.begin());
+  }
+  return result;
 }
 
 constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done right away
@@ -171,14 +248,7 @@ class MinimumSearch {
       return best_;
     }
     while (!done_) {
-      if (model_.width().total <= kEasyWidth) {
-        eliminate_all(options_.table_limit);
-        break;
-      }
-      if (!ascend()) {
-        eliminate_all(options_.table_limit);
-        break;
-      }
+      if (model_.width().total <= kEasyWidth || !ascend()) eliminate_all();
     }
     best_.bound = std::min(best_.bound, cutoff());
     return best_;
@@ -253,18 +323,17 @@ class MinimumSearch {
       close();
       return true;
     }
-    if (done_ && model_.width().largest <= std::log2(static_cast<double>(options_.table_limit)))
-      done_ = goes_on = false;
+    if (done_ && model_.width().largest <= most_bits()) done_ = goes_on = false;
     return goes_on;
   }
 
-  void eliminate_all(int64_t table_limit) {
+  double most_bits() const { return std::log2(static_cast<double>(options_.table_limit)); }
+
+  void eliminate_all() {
+    done_ = true;
     if (!options_.split) {
       const PairwiseModel::Width width = model_.width();
-      if (width.total > kMaxWork || width.largest > std::log2(static_cast<double>(table_limit))) {
-        done_ = true;
-        return;
-      }
+      if (width.total > kMaxWork || width.largest > most_bits()) return;
     }
     std::vector<uint32_t> of(model_.size(), 0);
     std::vector<uint32_t> variables;
@@ -291,14 +360,12 @@ class MinimumSearch {
     }
     for (const PairwiseModel::Edge& edge : model_.edges()) {
       if (!edge.table) continue;
-      if (of[edge.a] < of[edge.b]) {
-        add({of[edge.a], of[edge.b]}, edge.table->costs);
-      } else {
-        add({of[edge.b], of[edge.a]}, edge.table->transposed);
-      }
+      const bool in_order = of[edge.a] < of[edge.b];
+      add(in_order ? std::vector{of[edge.a], of[edge.b]} : std::vector{of[edge.b], of[edge.a]},
+          in_order ? edge.table->costs : edge.table->transposed);
     }
     const std::vector<uint32_t> order = elimination_order(domains, tables);
-    const Elimination found = eliminate(domains, std::move(tables), order, table_limit);
+    const Elimination found = eliminate(domains, std::move(tables), order, options_.table_limit);
     const bool impossible = found.minimum >= kImpossible;
     if (!impossible) {
       std::vector<uint32_t> states(model_.size(), 0);
@@ -312,7 +379,6 @@ class MinimumSearch {
     } else {
       close();
     }
-    done_ = true;
   }
 
   PairwiseModel model_;
@@ -322,109 +388,6 @@ class MinimumSearch {
 };
 
 }  // namespace
-
-std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
-  const size_t count = domains.size();
-  std::vector<std::set<uint32_t>> neighbors(count);
-  std::vector<double> current(count);  // sum over the neighbors, updated with them: a hub may have very many
-  const auto bits = [&](uint32_t v) { return std::log2(static_cast<double>(domains[v])); };
-  const auto connect = [&](std::span<const uint32_t> variables) {
-    for (const uint32_t a : variables) {
-      for (const uint32_t b : variables) {
-        if (a != b && neighbors[a].insert(b).second) current[a] += bits(b);
-      }
-    }
-  };
-  for (const CostTable& table : tables) connect(table.variables);
-  using Entry = std::pair<double, uint32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  std::vector<bool> done(count, false);
-  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v], v);
-  std::vector<uint32_t> order;
-  while (!queue.empty()) {
-    const auto [key, v] = queue.top();
-    queue.pop();
-    if (done[v] || key != current[v]) continue;
-    done[v] = true;
-    order.push_back(v);
-    const std::vector<uint32_t> around(neighbors[v].begin(), neighbors[v].end());
-    for (const uint32_t a : around) current[a] -= static_cast<double>(neighbors[a].erase(v)) * bits(v);
-    connect(around);
-    for (const uint32_t a : around) queue.emplace(current[a], a);
-  }
-  return order;
-}
-
-Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
-                      int64_t limit) {
-  Elimination result;
-  result.choice.assign(domains.size(), 0);
-  std::vector<uint32_t> place(domains.size());
-  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  std::vector<std::vector<CostTable>> buckets(domains.size());
-  int64_t constant = 0;
-  const auto put = [&](CostTable table) {
-    if (table.variables.empty()) {
-      constant = std::min(constant + table.costs[0], kImpossible);
-      return;
-    }
-    uint32_t first = table.variables[0];
-    for (const uint32_t v : table.variables) {
-      if (place[v] < place[first]) first = v;
-    }
-    buckets[first].push_back(std::move(table));
-  };
-  for (CostTable& table : tables) put(std::move(table));
-  // The tables determine each variable's choice given the others. On the way back, all groups of a split bucket are
-  // evaluated again.
-  std::vector<std::vector<Minimized>> solved(domains.size());
-  for (const uint32_t v : order) {
-    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
-    if (groups.size() > 1) result.exact = false;
-    for (const std::vector<size_t>& group : groups) {
-      std::vector<const CostTable*> bucket;
-      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
-      Minimized made = minimize(domains, v, bucket);
-      CostTable message = made.table;
-      if (groups.size() == 1) {
-        solved[v].push_back(std::move(made));
-        buckets[v].clear();
-      }
-      put(std::move(message));
-      if (groups.size() == 1) break;
-    }
-  }
-  result.minimum = constant;
-  for (size_t i = order.size(); i-- > 0;) {
-    const uint32_t v = order[i];
-    if (!solved[v].empty()) {
-      const Minimized& made = solved[v][0];
-      int64_t entry = 0;
-      for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
-      result.choice[v] = made.best[entry];
-      continue;
-    }
-    // All other variables of these tables have been chosen already.
-    int64_t best = -1;
-    for (uint32_t s = 0; s < domains[v]; ++s) {
-      result.choice[v] = s;
-      int64_t sum = 0;
-      for (const CostTable& table : buckets[v]) {
-        int64_t entry = 0;
-        for (const uint32_t other : table.variables) entry = entry * domains[other] + result.choice[other];
-        sum = std::min(sum + table.costs[entry], kImpossible);
-      }
-      if (best < 0 || sum < best) {
-        best = sum;
-        result.choice[v] = s;
-        // Stored separately, since the loop goes on with other states.
-        solved[v].assign(1, Minimized{.table = {}, .best = {s}});
-      }
-    }
-    result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];
-  }
-  return result;
-}
 
 Minimum minimum_of(PairwiseModel model, const MinimumOptions& options) {
   return MinimumSearch(std::move(model), options).run();
@@ -438,10 +401,8 @@ void descend(const PairwiseModel& model, std::vector<uint32_t>& states) {
       if (!model.is_left(v)) continue;
       sum = model.unary(v);
       for (const uint32_t e : model.edges_of(v)) {
-        const PairwiseModel::Edge& edge = model.edges()[e];
-        const bool first = edge.a == v;
-        const double* row = first ? edge.table->transposed.data() : edge.table->costs.data();
-        row += size_t{states[first ? edge.b : edge.a]} * sum.size();
+        const uint32_t other = model.edges()[e].other(v);
+        const double* row = model.edges()[e].row(other, states[other]);
         for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
       }
       const auto best = static_cast<uint32_t>(std::min_element(sum.begin(), sum.end()) - sum.begin());

@@ -30,14 +30,6 @@ AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
   return pairs;
 }
 
-// Returns the costs for one end's state, contiguous over the states of the other end.
-const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
-  return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
-                     : edge.table->transposed.data() + size_t{state} * edge.table->rows;
-}
-
-uint32_t other_end(const PairwiseModel::Edge& edge, uint32_t v) { return edge.a == v ? edge.b : edge.a; }
-
 using Wide = AssignmentCost::Wide;
 
 constexpr double kMostCost = 0x1p45;
@@ -83,15 +75,12 @@ constexpr int kDominanceTries = 24;  // candidate states to compare others with
 bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t v, uint32_t better, uint32_t state) {
   for (const uint32_t e : model.edges_of(v)) {
     const PairwiseModel::Edge& edge = model.edges()[e];
-    const bool first = edge.a == v;
-    const uint32_t columns = edge.table->columns;
     for (const UsageItem& item : usage.pairs(e)) {
       // The other end has lost states since the usages were computed.
       if (item.bytes.size() != edge.table->costs.size()) return false;
-      for (uint32_t t = 0; t < (first ? columns : edge.table->rows); ++t) {
-        const auto at = [&](uint32_t s) { return first ? size_t{s} * columns + t : size_t{t} * columns + s; };
-        if (edge.table->costs[at(state)] == kInfinite) continue;
-        if (item.bytes[at(better)] > item.bytes[at(state)]) return false;
+      for (uint32_t t = 0; t < model.states(edge.other(v)); ++t) {
+        const size_t at = edge.at(v, state, t);
+        if (edge.table->costs[at] != kInfinite && item.bytes[edge.at(v, better, t)] > item.bytes[at]) return false;
       }
     }
   }
@@ -133,8 +122,6 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
       }
       for (const uint32_t e : model.edges_of(v)) {
         const PairwiseModel::Edge& edge = model.edges()[e];
-        const bool first = edge.a == v;
-        const uint32_t columns = edge.table->columns;
         for (size_t k = 0; k < pair_needs[e].size(); ++k) {
           // `usage` predates the states dropped here. Edges whose ends have lost some are skipped.
           const UsageItem& item = usage.pairs(e)[k];
@@ -142,20 +129,15 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
           const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];
           for (uint32_t s = 0; s < gone.size(); ++s) {
             bool fits = false;
-            for (uint32_t t = 0; t < (first ? columns : edge.table->rows) && !fits; ++t) {
-              const size_t at = first ? size_t{s} * columns + t : size_t{t} * columns + s;
+            for (uint32_t t = 0; t < model.states(edge.other(v)) && !fits; ++t) {
+              const size_t at = edge.at(v, s, t);
               fits = edge.table->costs[at] != kInfinite && item.bytes[at] <= room;
             }
             gone[s] = gone[s] || !fits;
           }
         }
       }
-      std::vector<uint32_t> keep;
-      for (uint32_t s = 0; s < gone.size(); ++s) {
-        if (!gone[s]) keep.push_back(s);
-      }
-      changed |= keep.size() < gone.size();
-      model.restrict_to(v, keep);
+      changed |= model.drop(v, gone);
     }
     if (!model.is_possible()) return false;
     if (!changed) break;
@@ -164,6 +146,8 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
   }
   return true;
 }
+
+}  // namespace
 
 bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool within_limit) {
   for (int round = 0; round < 4; ++round) {
@@ -174,17 +158,14 @@ bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool withi
     const UsageModel usage(problem, model);
     const bool dropped = model.drop_dominated(kDominanceTries, [&](uint32_t v, uint32_t better, uint32_t state) {
       const auto no_more = [&](const UsageItem& item) { return item.bytes[better] <= item.bytes[state]; };
-      return std::all_of(usage.items(v).begin(), usage.items(v).end(), no_more) &&
-             uses_no_more(model, usage, v, better, state);
+      return std::ranges::all_of(usage.items(v), no_more) && uses_no_more(model, usage, v, better, state);
     });
     if (!dropped) break;
   }
   return true;
 }
 
-}  // namespace
-
-void complete(PairTable& table) {
+std::shared_ptr<const PairTable> completed(PairTable table) {
   table.transposed.resize(table.costs.size());
   for (uint32_t i = 0; i < table.rows; ++i) {
     for (uint32_t j = 0; j < table.columns; ++j) {
@@ -193,9 +174,11 @@ void complete(PairTable& table) {
   }
   table.allowed = table.allowed_transposed = {};
   const auto finite = std::count_if(table.costs.begin(), table.costs.end(), [](double x) { return x != kInfinite; });
-  if (static_cast<size_t>(finite) * 4 > table.costs.size()) return;
-  table.allowed = allowed_pairs(table.costs, table.columns);
-  table.allowed_transposed = allowed_pairs(table.transposed, table.rows);
+  if (static_cast<size_t>(finite) * 4 <= table.costs.size()) {
+    table.allowed = allowed_pairs(table.costs, table.columns);
+    table.allowed_transposed = allowed_pairs(table.transposed, table.rows);
+  }
+  return std::make_shared<const PairTable>(std::move(table));
 }
 
 PairwiseModel::PairwiseModel(std::vector<std::vector<double>> unary)
@@ -217,21 +200,17 @@ void PairwiseModel::add_edge(uint32_t a, uint32_t b, PairTable table) {
     return;
   }
   for (const uint32_t e : edges_of_[a]) {
-    if (other_end(edges_[e], a) != b) continue;
+    if (edges_[e].other(a) != b) continue;
     PairTable sum = *edges_[e].table;
-    for (uint32_t i = 0; i < sum.rows; ++i) {
-      for (uint32_t j = 0; j < sum.columns; ++j) {
-        sum.costs[size_t{i} * sum.columns + j] += edges_[e].a == a ? table.at(i, j) : table.at(j, i);
-      }
+    for (uint32_t i = 0; i < table.rows; ++i) {
+      for (uint32_t j = 0; j < table.columns; ++j) sum.costs[edges_[e].at(a, i, j)] += table.at(i, j);
     }
-    complete(sum);
-    edges_[e].table = std::make_shared<const PairTable>(std::move(sum));
+    edges_[e].table = completed(std::move(sum));
     return;
   }
-  complete(table);
   edges_of_[a].push_back(static_cast<uint32_t>(edges_.size()));
   edges_of_[b].push_back(static_cast<uint32_t>(edges_.size()));
-  edges_.push_back({.a = a, .b = b, .table = std::make_shared<const PairTable>(std::move(table))});
+  edges_.push_back({.a = a, .b = b, .table = completed(std::move(table))});
 }
 
 int64_t PairwiseModel::entries() const {
@@ -246,8 +225,12 @@ void PairwiseModel::drop_edge(uint32_t e) {
   edges_[e].table.reset();
 }
 
-void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
-  if (keep.size() == unary_[v].size()) return;
+bool PairwiseModel::drop(uint32_t v, const std::vector<bool>& gone) {
+  std::vector<uint32_t> keep;
+  for (uint32_t s = 0; s < gone.size(); ++s) {
+    if (!gone[s]) keep.push_back(s);
+  }
+  if (keep.size() == gone.size()) return false;
   const auto picked = [&](auto& of) {
     for (size_t i = 0; i < keep.size(); ++i) of[i] = of[keep[i]];
     of.resize(keep.size());
@@ -264,13 +247,13 @@ void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
         table.costs.push_back(edge.a == v ? edge.table->at(keep[i], j) : edge.table->at(i, keep[j]));
       }
     }
-    complete(table);
-    edge.table = std::make_shared<const PairTable>(std::move(table));
+    edge.table = completed(std::move(table));
   }
   if (keep.empty() && possible_) {
     possible_ = false;
     impossible_node_ = members_[v][0].node;
   }
+  return true;
 }
 
 void PairwiseModel::propagate() {
@@ -290,11 +273,11 @@ void PairwiseModel::propagate() {
     queue.pop_front();
     queued[v] = false;
     for (const uint32_t e : edges_of_[v]) {
-      const uint32_t u = other_end(edges_[e], v);
+      const uint32_t u = edges_[e].other(v);
       bool changed = false;
       for (uint32_t s = 0; s < states(u); ++s) {
         if (gone[u][s]) continue;
-        const double* row = row_of(edges_[e], u, s);
+        const double* row = edges_[e].row(u, s);
         bool supported = false;
         for (uint32_t t = 0; t < states(v) && !supported; ++t) supported = !gone[v][t] && row[t] != kInfinite;
         if (supported) continue;
@@ -307,14 +290,7 @@ void PairwiseModel::propagate() {
       }
     }
   }
-  for (uint32_t v = 0; v < size(); ++v) {
-    if (!left_[v]) continue;
-    std::vector<uint32_t> keep;
-    for (uint32_t s = 0; s < states(v); ++s) {
-      if (!gone[v][s]) keep.push_back(s);
-    }
-    restrict_to(v, keep);
-  }
+  for (uint32_t v = 0; v < size(); ++v) drop(v, gone[v]);
 }
 
 void PairwiseModel::merge(uint32_t from, uint32_t into, const std::vector<uint32_t>& state_of) {
@@ -324,15 +300,15 @@ void PairwiseModel::merge(uint32_t from, uint32_t into, const std::vector<uint32
   for (const uint32_t e : edges) {
     const Edge edge = edges_[e];
     drop_edge(e);
-    const uint32_t other = other_end(edge, from);
+    const uint32_t other = edge.other(from);
     if (other == into) {
-      for (uint32_t s = 0; s < count; ++s) unary_[into][s] += row_of(edge, from, state_of[s])[s];
+      for (uint32_t s = 0; s < count; ++s) unary_[into][s] += edge.row(from, state_of[s])[s];
       continue;
     }
     PairTable table{.rows = count, .columns = states(other)};
     table.costs.reserve(size_t{count} * table.columns);
     for (uint32_t s = 0; s < count; ++s) {
-      const double* row = row_of(edge, from, state_of[s]);
+      const double* row = edge.row(from, state_of[s]);
       table.costs.insert(table.costs.end(), row, row + table.columns);
     }
     add_edge(into, other, std::move(table));
@@ -353,15 +329,14 @@ bool PairwiseModel::merge_functional() {
     changed = false;
     for (uint32_t e = 0; e < edges_.size(); ++e) {
       if (!edges_[e].table) continue;
-      for (const bool first : {true, false}) {
-        const uint32_t into = first ? edges_[e].a : edges_[e].b;
-        const uint32_t from = first ? edges_[e].b : edges_[e].a;
+      for (const uint32_t into : {edges_[e].a, edges_[e].b}) {
+        const uint32_t from = edges_[e].other(into);
         // Merging expands the tables of the merged variable's other edges to the other's states.
         if (states(into) > 2 * states(from) + 8 && edges_of_[from].size() > 1) continue;
         std::vector<uint32_t> state_of;
         bool functional = true;
         for (uint32_t s = 0; s < states(into) && functional; ++s) {
-          const double* row = row_of(edges_[e], into, s);
+          const double* row = edges_[e].row(into, s);
           uint32_t found = 0;
           for (uint32_t t = 0; t < states(from) && found < 2; ++t) {
             if (row[t] == kInfinite) continue;
@@ -387,9 +362,9 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
     // Compute each state's lower bound given its neighbors' best states; try the cheapest as dominating states.
     std::vector<double> least = unary_[v];
     for (const uint32_t e : edges_of_[v]) {
-      const uint32_t others = states(other_end(edges_[e], v));
+      const uint32_t others = states(edges_[e].other(v));
       for (uint32_t s = 0; s < count; ++s) {
-        const double* row = row_of(edges_[e], v, s);
+        const double* row = edges_[e].row(v, s);
         double mean = 0;
         for (uint32_t t = 0; t < others; ++t) mean += row[t] == kInfinite ? 0 : row[t];
         least[s] += mean / others;
@@ -408,13 +383,12 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
         double saved = unary_[v][s] - unary_[v][better];
         if (may && !may(v, better, s)) continue;
         for (const uint32_t e : edges_of_[v]) {
-          const uint32_t others = states(other_end(edges_[e], v));
-          const double* row = row_of(edges_[e], v, s);
-          const double* best = row_of(edges_[e], v, better);
+          const uint32_t others = states(edges_[e].other(v));
+          const double* row = edges_[e].row(v, s);
+          const double* best = edges_[e].row(v, better);
           double smallest = kInfinite;
           for (uint32_t t = 0; t < others; ++t) {
-            if (row[t] == kInfinite) continue;
-            smallest = std::min(smallest, row[t] - best[t]);
+            if (row[t] != kInfinite) smallest = std::min(smallest, row[t] - best[t]);
           }
           saved += smallest;
           if (saved == -kInfinite) break;
@@ -422,12 +396,7 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
         if (saved >= 0) gone[s] = true;
       }
     }
-    std::vector<uint32_t> keep;
-    for (uint32_t s = 0; s < count; ++s) {
-      if (!gone[s]) keep.push_back(s);
-    }
-    any |= keep.size() < count;
-    restrict_to(v, keep);
+    any |= drop(v, gone);
   }
   return any;
 }
@@ -437,15 +406,13 @@ void PairwiseModel::reparametrize(std::vector<std::vector<double>> unary,
   unary_ = std::move(unary);
   for (uint32_t e = 0; e < edges_.size(); ++e) {
     if (!edges_[e].table) continue;
-    PairTable table{.rows = edges_[e].table->rows, .columns = edges_[e].table->columns};
-    table.costs = edges_[e].table->costs;
+    PairTable table = *edges_[e].table;
     const std::vector<double>& of_a = from_edges[2 * e];
     const std::vector<double>& of_b = from_edges[2 * e + 1];
     for (uint32_t i = 0; i < table.rows; ++i) {
       for (uint32_t j = 0; j < table.columns; ++j) table.costs[size_t{i} * table.columns + j] -= of_a[i] + of_b[j];
     }
-    complete(table);
-    edges_[e].table = std::make_shared<const PairTable>(std::move(table));
+    edges_[e].table = completed(std::move(table));
   }
 }
 
@@ -461,7 +428,7 @@ PairwiseModel::Width PairwiseModel::width() const {
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v]) continue;
     weight[v] = log_states(v);
-    for (const uint32_t e : edges_of_[v]) connect(v, other_end(edges_[e], v));
+    for (const uint32_t e : edges_of_[v]) connect(v, edges_[e].other(v));
     queue.emplace(weight[v], v);
   }
   std::vector<bool> done(size(), false);
@@ -555,14 +522,6 @@ std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem
   }
   for (size_t m = 0; m < times.size(); ++m) forbid(strict.matrices[m].costs, times[m]);
   return strict;
-}
-
-bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model) {
-  return simplify(problem, model, true);
-}
-
-bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model) {
-  return simplify(problem, model, false);
 }
 
 }  // namespace shadowgraph

@@ -43,7 +43,7 @@ struct PairTable {
 };
 
 // Computes the other members from `costs`.
-void complete(PairTable& table);
+std::shared_ptr<const PairTable> completed(PairTable table);
 
 class PairwiseModel {
  public:
@@ -51,6 +51,16 @@ class PairwiseModel {
     uint32_t a = 0;
     uint32_t b = 0;
     std::shared_ptr<const PairTable> table;  // rows are states of a; nullptr for a removed edge
+    uint32_t other(uint32_t v) const { return a == v ? b : a; }
+    // Returns the index of the pair of a state of v and one of the other end.
+    size_t at(uint32_t v, uint32_t state, uint32_t of_other) const {
+      return a == v ? size_t{state} * table->columns + of_other : size_t{of_other} * table->columns + state;
+    }
+    // Returns the costs for a state of v, contiguous over the states of the other end.
+    const double* row(uint32_t v, uint32_t state) const {
+      return a == v ? table->costs.data() + size_t{state} * table->columns
+                    : table->transposed.data() + size_t{state} * table->rows;
+    }
   };
 
   // A node of the problem that is determined by a variable.
@@ -75,8 +85,8 @@ class PairwiseModel {
   uint32_t impossible_node() const { return impossible_node_; }
   int64_t entries() const;  // total size of all tables
 
-  // Drops states that are not in `keep` (ascending).
-  void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
+  // Drops the states marked in `gone`. Returns true if there are any.
+  bool drop(uint32_t v, const std::vector<bool>& gone);
   // Drops infinite states and states incompatible with all states of a neighbor, to a fixpoint. is_possible() is false
   // if a variable loses all its states.
   void propagate();
@@ -125,11 +135,9 @@ PairwiseModel pairwise_model(const AssignmentProblem& problem);
 // costs instead. Returns nullopt if there are none.
 std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem& problem);
 
-// Drops states that no neighbor is compatible with, that exceed the limit when all others use their minimum, and that
-// are dominated in cost and usage. Merges variables determined by a neighbor into it. Returns false if the model is
-// infeasible.
-bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
-// Likewise, without reductions that depend on the limit: preserves the best trade-offs of cost and usage.
-bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model);
+// Drops states that no neighbor is compatible with, that are dominated in cost and usage, and (`within_limit`) that
+// exceed the limit when all others use their minimum. Merges variables determined by a neighbor into it. Without
+// `within_limit`, preserves the best trade-offs of cost and usage. Returns false if the model is infeasible.
+bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool within_limit);
 
 }  // namespace shadowgraph

@@ -30,12 +30,8 @@ class Solver {
   AssignmentSolution run() {
     if (options_.solver != AssignmentSolver::kHighs) search();
     if (options_.solver != AssignmentSolver::kBuiltin && !is_impossible_ && !is_good_enough()) ask_highs();
-    if (solution_.feasible) {
-      solution_.lower_bound = std::min(bound_, solution_.cost);
-      solution_.optimal = solution_.lower_bound == solution_.cost;
-    } else {
-      solution_.lower_bound = bound_;
-    }
+    solution_.lower_bound = solution_.feasible ? std::min(bound_, solution_.cost) : bound_;
+    solution_.optimal = solution_.feasible && bound_ >= solution_.cost;
     solution_.stopped = is_impossible_      ? "infeasible"
                         : solution_.optimal ? "optimal"
                         : is_good_enough()  ? "gap"
@@ -44,11 +40,9 @@ class Solver {
     return solution_;
   }
 
-  double seconds_left() const { return options_.time_limit - seconds(); }
+  double seconds_left() const { return options_.time_limit - watch_.seconds(); }
 
  private:
-  // ---- Choices
-
   void take(const std::vector<uint32_t>& choice) {
     const AssignmentCost cost = evaluate(problem_, choice);
     if (!cost.feasible() || (solution_.feasible && cost.cost >= solution_.cost)) return;
@@ -64,14 +58,11 @@ class Solver {
            static_cast<double>(solution_.cost - bound_) <= options_.gap * static_cast<double>(solution_.cost);
   }
 
-  double seconds() const { return watch_.seconds(); }
-  bool out_of_time() const { return seconds() > options_.time_limit; }
+  bool out_of_time() const { return seconds_left() < 0; }
   // Returns the fraction of the built-in search's time limit that has been used.
   double time_spent() const {
-    return seconds() / (options_.solver == AssignmentSolver::kBuiltin ? options_.time_limit : options_.time_limit / 2);
+    return watch_.seconds() / (options_.solver == AssignmentSolver::kBuiltin ? 1 : 0.5) / options_.time_limit;
   }
-
-  // ---- The own search
 
   void search() {
     const bool limited = problem_.usage_limit != kNoLimit;
@@ -96,19 +87,22 @@ class Solver {
   }
 
   void keep_within_limit(const std::vector<uint32_t>& free) {
-    LimitedOptions options{
-        .gap = options_.gap, .bound = static_cast<double>(bound_), .iterations = options_.iterations};
-    options.moves = options_.moves;
-    options.threads = options_.threads;
-    options.time_spent = [this] { return time_spent(); };
-    options.take = [&](const std::vector<uint32_t>& choice) {
-      take(choice);
-      return solution_.feasible ? static_cast<double>(solution_.cost) : kInfinite;
-    };
+    const auto best = [this] { return solution_.feasible ? static_cast<double>(solution_.cost) : kInfinite; };
+    LimitedOptions options{.gap = options_.gap,
+                           .bound = static_cast<double>(bound_),
+                           .iterations = options_.iterations,
+                           .moves = options_.moves,
+                           .threads = options_.threads,
+                           .time_spent = [this] { return time_spent(); },
+                           .take =
+                               [&](const std::vector<uint32_t>& choice) {
+                                 take(choice);
+                                 return best();
+                               },
+                           .best = best()};
     for (const std::vector<uint32_t>* start : {&free, &options_.start}) {
       if (start->size() == problem_.nodes.size()) options.starts.push_back(*start);
     }
-    if (solution_.feasible) options.best = static_cast<double>(solution_.cost);
     const Limited limited = search_within_limit(problem_, pairwise_model(problem_), options);
     bound_ = std::max(bound_, static_cast<Wide>(std::ceil(limited.bound)));
     is_impossible_ = !limited.possible;
@@ -149,11 +143,11 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
   const MinimumUsages least(problem);
   if (least.exceed_limit()) solution.stopped = "infeasible";
   if (options.solver != AssignmentSolver::kBuiltin && solution.stopped == "infeasible") {
-    solution.why_infeasible =
-        conflict_by_highs(problem, {.library = HighsLibrary::open(options.highs),
-                                    .threads = highs_threads(options),
-                                    .time_limit = std::max(solver.seconds_left(), options.time_limit / 2),
-                                    .pins = options.pins});
+    solution.why_infeasible = conflict_by_highs(problem,
+                                                {.library = HighsLibrary::open(options.highs),
+                                                 .threads = highs_threads(options),
+                                                 .time_limit = std::max(solver.seconds_left(), options.time_limit / 2)},
+                                                options.pins);
   } else if (solution.why_infeasible.empty()) {
     solution.why_infeasible = least.to_text(solution.stopped == "infeasible");
   }

@@ -29,11 +29,10 @@ void UsageTree::add(uint32_t begin, uint32_t end, double amount) {
       most_[r] += amount;
     }
   }
-  for (uint32_t node = first / 2; node > 0; node /= 2) {
-    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
-  }
-  for (uint32_t node = last / 2; node > 0; node /= 2) {
-    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+  for (const uint32_t end_of_range : {first, last}) {
+    for (uint32_t node = end_of_range / 2; node > 0; node /= 2) {
+      most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+    }
   }
 }
 
@@ -62,18 +61,15 @@ bool any_use(const std::vector<int64_t>& usages) {
 std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std::vector<bool>& matrix_uses) {
   std::vector<int64_t> begins;
   std::vector<int64_t> ends;
-  const auto note = [&](const std::vector<LiveInterval>& live) {
+  const auto note = [&](const std::vector<LiveInterval>& live, bool used) {
+    if (!used) return;
     for (const LiveInterval& interval : live) {
       begins.push_back(interval.begin);
       ends.push_back(interval.end);
     }
   };
-  for (const AssignmentNode& node : problem.nodes) {
-    if (any_use(node.usages)) note(node.live);
-  }
-  for (const AssignmentEdge& edge : problem.edges) {
-    if (matrix_uses[edge.matrix]) note(edge.live);
-  }
+  for (const AssignmentNode& node : problem.nodes) note(node.live, any_use(node.usages));
+  for (const AssignmentEdge& edge : problem.edges) note(edge.live, matrix_uses[edge.matrix]);
   std::sort(begins.begin(), begins.end());
   begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
   std::sort(ends.begin(), ends.end());
@@ -145,7 +141,7 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
     }
     for (const uint32_t e : model.edges_of(a)) {
       const PairwiseModel::Edge& between = model.edges()[e];
-      if (between.a != b && between.b != b) continue;
+      if (between.other(a) != b) continue;
       const size_t columns = between.table->columns;
       add(pairs[e], edge.live, between.table->costs.size(),
           [&](size_t i) { return between.a == a ? bytes(i / columns, i % columns) : bytes(i % columns, i / columns); });
@@ -218,11 +214,11 @@ std::vector<uint32_t> CompactModel::add_edges(const PairwiseModel& model, std::s
       double* to = cost.data() + first[a == kNoVariable ? b : a];
       for (const double amount : edge.table->costs) *to++ += finite(amount);
     } else {
-      Edge made{.a = a, .b = b, .rows_of_a = pairs.size(), .rows_of_b = pairs.size() + edge.table->costs.size()};
+      edge_of[e] = static_cast<uint32_t>(edges.size());
+      edges.push_back(
+          {.a = a, .b = b, .rows_of_a = pairs.size(), .rows_of_b = pairs.size() + edge.table->costs.size()});
       for (const double amount : edge.table->costs) pairs.push_back(finite(amount));
       for (const double amount : edge.table->transposed) pairs.push_back(finite(amount));
-      edge_of[e] = static_cast<uint32_t>(edges.size());
-      edges.push_back(made);
     }
   }
   return edge_of;
@@ -244,9 +240,8 @@ void CompactModel::link_edges() {
 }
 
 void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage) {
-  const size_t points = usage.points();
-  std::vector<double> fixed(points + 1, 0);
-  std::vector<double> most(points + 1, 0);
+  std::vector<double> fixed(usage.points() + 1, 0);
+  std::vector<double> most(usage.points() + 1, 0);
   const auto count = [&](const auto& item) {
     const auto [low, high] = std::minmax_element(item.bytes.begin(), item.bytes.end());
     fixed[item.begin] += *low;
@@ -262,7 +257,7 @@ void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage)
   }
   double fixed_here = 0;
   double most_here = 0;
-  for (uint32_t point = 0; point < points; ++point) {
+  for (uint32_t point = 0; point < usage.points(); ++point) {
     fixed_here += fixed[point];
     most_here += most[point];
     row_of_point.push_back(static_cast<uint32_t>(rows()));
@@ -303,7 +298,6 @@ void CompactModel::add_items(const PairwiseModel& model, const UsageModel& usage
 
 std::vector<uint32_t> CompactModel::compact(std::span<const uint32_t> model_states) const {
   std::vector<uint32_t> states;
-  states.reserve(size());
   for (const uint32_t v : variable) states.push_back(model_states[v]);
   return states;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -30,7 +31,14 @@ struct UsageItem {
   std::vector<double> bytes;  // by state; for an edge by pair, row-major in a
 };
 
-// Adds to `costs` the priced usage of each state of a variable or pair of an edge. `sums` are prefix sums of prices.
+// Returns prefix sums of prices, beginning with 0.
+inline std::vector<double> sums_of(std::span<const double> prices) {
+  std::vector<double> sums(prices.size() + 1, 0);
+  std::partial_sum(prices.begin(), prices.end(), sums.begin() + 1);
+  return sums;
+}
+
+// Adds to `costs` the priced usage of each state of a variable or pair of an edge, given sums_of() prices.
 inline void add_price(std::span<const UsageItem> items, std::span<const double> sums, std::vector<double>& costs) {
   for (const UsageItem& item : items) {
     const double price = sums[item.end] - sums[item.begin];
@@ -116,12 +124,18 @@ struct CompactModel {
   size_t pair_at(const Edge& edge, uint32_t state_of_a, uint32_t state_of_b) const {
     return size_t{state_of_a} * states(edge.b) + state_of_b;
   }
-  bool uses_pairs(uint32_t edge) const { return pair_first[edge] < pair_first[edge + 1]; }
+  std::span<const Incidence> incident_to(uint32_t v) const { return part(incident, incident_first, v); }
+  std::span<const Item> items_of(uint32_t v) const { return part(items, item_first, v); }
+  std::span<const Item> pair_items_of(uint32_t edge) const { return part(pair_items, pair_first, edge); }
   // Converts states of the pairwise model to states of this one.
   std::vector<uint32_t> compact(std::span<const uint32_t> model_states) const;
   std::vector<uint32_t> expanded(std::span<const uint32_t> states, size_t model_size) const;
 
  private:
+  template <class T>
+  static std::span<const T> part(const std::vector<T>& all, const std::vector<uint32_t>& first, uint32_t i) {
+    return {all.data() + first[i], all.data() + first[i + 1]};
+  }
   // Steps of the constructor, in order.
   //
   // Adds variables with more than one state. Returns the index of each of the model's variables.

@@ -3,7 +3,6 @@
 
 #include "shadowgraph/graph/analysis.h"
 #include "tests/ir/samples.h"
-#include "tests/passes/random_graph.h"
 
 namespace shadowgraph {
 namespace {
@@ -35,14 +34,6 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 2}));
   EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{1}));
-  const auto d = Dependences::of(graph);
-  EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId(2)));
-  EXPECT_FALSE(d.can_move_before(graph, NodeId(5), NodeId(1)));
-  EXPECT_FALSE(d.can_move_before(graph, NodeId(3), NodeId(2)));
-  EXPECT_FALSE(d.can_move_before(graph, NodeId(1), NodeId(3)));
-  EXPECT_TRUE(d.can_move_before(graph, NodeId(1), NodeId(2)));
-  EXPECT_FALSE(d.can_move_before(graph, NodeId(1), NodeId(0)));
-  EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId()));
 }
 
 // A view depends on geometry only: writes to contents may move across it, t_ may not.
@@ -101,35 +92,6 @@ TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
   graph.set_arguments(NodeId(2), std::vector{Argument::of_value(ValueId(1))});
   graph.set_arguments(NodeId(3), std::vector{Argument::of_value(ValueId(2))});
   EXPECT_THROW(topological_order(graph, Dependences::of(graph), groups), GraphError);
-}
-
-// Moves random groups where the dependences allow it: every read still sees the same contents.
-TEST(IrTopology, WhatDependencesAllowKeepsEveryRead) {
-  int moved = 0;
-  for (uint32_t seed = 0; seed < 30; ++seed) {
-    SCOPED_TRACE(seed);
-    std::mt19937 random(seed);
-    Graph graph = random_graph(random, 50);
-    const Effects before = Effects::of(graph);
-    for (int i = 0; i < 60; ++i) {
-      const auto d = Dependences::of(graph);
-      const NodeId n(random() % graph.node_capacity());
-      const NodeId position(random() % graph.node_capacity());
-      if (!d.can_move_before(graph, n, position)) continue;
-      graph.move_before(n, position);
-      ++moved;
-    }
-    const auto found = violations(graph);
-    ASSERT_TRUE(found.empty()) << found[0].message;
-    const Effects after = Effects::of(graph);
-    for (NodeId n : graph.nodes()) {
-      if (before.geometry_only(n)) continue;
-      const auto a = before.reads(n);
-      const auto b = after.reads(n);
-      ASSERT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << to_text(graph, n);
-    }
-  }
-  EXPECT_GT(moved, 100);
 }
 
 }  // namespace

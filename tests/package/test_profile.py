@@ -88,6 +88,11 @@ def test_one_line_for_models_factories_and_structures():
         assert "Net" in str(report) and "<pre>" in report._repr_html_()
     with pytest.raises(sg.Error, match="mode='infer' accepts neither"):
         sg.profile(Net, "f32[8,16]", mode="infer", loss=".loss")
+    for malformed in ("f32[8,", "f32[batch,16]", "8,16", ["f32[8,16"]):
+        with pytest.raises(sg.Error, match="expected a dtype and sizes"):
+            sg.profile(Net, malformed)
+    with sg.Capture("cuda") as session, pytest.raises(TypeError, match="pass session.finish"):
+        sg.profile(session)
     with pytest.raises(sg.Error, match="unknown dtype 'f33'"):
         sg.profile(Net, "f33[8,16]")
     with pytest.raises(sg.Error, match="cannot create a model"):

@@ -1,18 +1,11 @@
 #include "core/capture/exported/executor.h"
 
 #include <ATen/ScalarOps.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <functional>
-#include <optional>
-#include <string_view>
-#include <vector>
 
-#include "core/capture/exported/program.h"
-#include "core/capture/exported/symbolic_size.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/activation_checkpoint.h"

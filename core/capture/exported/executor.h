@@ -2,12 +2,8 @@
 #pragma once
 
 #include <ATen/core/function_schema.h>
-#include <ATen/core/ivalue.h>
 
 #include <span>
-#include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "core/capture/exported/program.h"
 #include "core/capture/recorder.h"

@@ -1,25 +1,16 @@
 // Loads exported programs: creates fake weights and validates the user's inputs against the archive.
 #include "shadowgraph/capture/exported_program.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <unordered_set>
-#include <vector>
 
 #include "core/capture/exported/executor.h"
-#include "core/capture/exported/program.h"
 #include "core/capture/program_from_file.h"
 #include "core/fake/known_contents.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

@@ -7,12 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
 
 #include "core/capture/source_location.h"
 #include "core/libtorch/error_text.h"
@@ -158,16 +153,12 @@ nlohmann::json ExportArchive::json_of(const std::string& record) const {
 
 // ---- Reading the graph from JSON
 
-// Throws Error for an unknown dtype.
-c10::ScalarType read_dtype(const JsonPlace& place);
-SavedGeometry read_geometry(const JsonPlace& place);
-// Reads a number, or an expression with its value for the example inputs.
-SymbolicSize read_symbolic_size(const JsonPlace& place);
+namespace {
 
-// Interns the module stacks of nodes.
+// Interns the module stacks of nodes in `stacks`.
 class ModuleStacks {
  public:
-  ModuleStacks() : stacks_(1) {}
+  explicit ModuleStacks(std::vector<std::vector<SavedModuleCall>>& stacks) : stacks_(stacks) { stacks_.emplace_back(); }
   // `text`, from a node's metadata: "key,path,class;key,path,class", outermost module first.
   uint32_t intern(const std::string& text) {
     const auto [known, added] = known_.try_emplace(text, static_cast<uint32_t>(stacks_.size()));
@@ -192,46 +183,22 @@ class ModuleStacks {
     return known->second;
   }
 
-  std::vector<std::vector<SavedModuleCall>> take() && { return std::move(stacks_); }
-
  private:
-  std::vector<std::vector<SavedModuleCall>> stacks_;  // the first is empty
+  std::vector<std::vector<SavedModuleCall>>& stacks_;  // the first is empty
   std::unordered_map<std::string, uint32_t> known_;
 };
-
-namespace {
 
 // Limits nested graphs and nested lists.
 constexpr int kMaxGraphDepth = 50;
 
-struct SavedDtype {
-  int64_t number;
-  c10::ScalarType dtype;
-};
-// schema.py has its own numbering of dtypes.
-constexpr SavedDtype kSavedDtypes[] = {
-    {1, c10::ScalarType::Byte},
-    {2, c10::ScalarType::Char},
-    {3, c10::ScalarType::Short},
-    {4, c10::ScalarType::Int},
-    {5, c10::ScalarType::Long},
-    {6, c10::ScalarType::Half},
-    {7, c10::ScalarType::Float},
-    {8, c10::ScalarType::Double},
-    {9, c10::ScalarType::ComplexHalf},
-    {10, c10::ScalarType::ComplexFloat},
-    {11, c10::ScalarType::ComplexDouble},
-    {12, c10::ScalarType::Bool},
-    {13, c10::ScalarType::BFloat16},
-    {28, c10::ScalarType::UInt16},
-    {29, c10::ScalarType::Float8_e4m3fn},
-    {30, c10::ScalarType::Float8_e5m2},
-    {31, c10::ScalarType::Float8_e4m3fnuz},
-    {32, c10::ScalarType::Float8_e5m2fnuz},
-    {33, c10::ScalarType::Float8_e8m0fnu},
-    {34, c10::ScalarType::UInt32},
-    {35, c10::ScalarType::UInt64},
-};
+// schema.py has its own numbering of dtypes, from 1 and from 28.
+constexpr c10::ScalarType kSavedDtypes[] = {
+    c10::kByte,   c10::kChar,        c10::kShort,        c10::kInt,           c10::kLong, c10::kHalf,    c10::kFloat,
+    c10::kDouble, c10::kComplexHalf, c10::kComplexFloat, c10::kComplexDouble, c10::kBool, c10::kBFloat16};
+constexpr int64_t kFirstLater = 28;
+constexpr c10::ScalarType kLaterDtypes[] = {c10::kUInt16,          c10::kFloat8_e4m3fn,   c10::kFloat8_e5m2,
+                                            c10::kFloat8_e4m3fnuz, c10::kFloat8_e5m2fnuz, c10::kFloat8_e8m0fnu,
+                                            c10::kUInt32,          c10::kUInt64};
 
 constexpr c10::Layout kSavedLayouts[] = {c10::Layout::Sparse,    c10::Layout::SparseCsr, c10::Layout::SparseCsc,
                                          c10::Layout::SparseBsr, c10::Layout::SparseBsc, c10::Layout::Mkldnn,
@@ -248,16 +215,49 @@ int64_t from_table(const JsonPlace& place, const T (&table)[n], const char* what
   return static_cast<int64_t>(table[number - 1]);
 }
 
-ExportedOperand literal(c10::IValue value) {
-  ExportedOperand operand;
-  operand.literal = std::move(value);
-  return operand;
+c10::ScalarType read_dtype(const JsonPlace& place) {
+  const int64_t number = place.integer();
+  if (number >= 1 && number <= std::ssize(kSavedDtypes)) return kSavedDtypes[number - 1];
+  if (number >= kFirstLater && number - kFirstLater < std::ssize(kLaterDtypes)) {
+    return kLaterDtypes[number - kFirstLater];
+  }
+  place.fail("is " + std::to_string(number) + ", which is not a known dtype");
 }
 
+// Reads a number, or an expression with its value for the example inputs.
+SymbolicSize read_symbolic_size(const JsonPlace& place) {
+  const auto [kind, inside] = place.alternative();
+  if (kind == "as_int") return {.value = inside.integer()};
+  if (kind != "as_expr") inside.fail("is not a known kind of size");
+  const JsonPlace text = inside["expr_str"];
+  auto expression = SizeExpression::parse(text.text());
+  if (!expression) text.fail("is not a valid size expression: " + text.text().substr(0, 100));
+  const auto hint = inside.find("hint");
+  return {hint ? (*hint)["as_int"].integer() : -1, std::move(expression)};
+}
+
+SavedGeometry read_geometry(const JsonPlace& place) {
+  SavedGeometry geometry;
+  geometry.dtype = read_dtype(place["dtype"]);
+  const JsonPlace sizes = place["sizes"];
+  const JsonPlace strides = place["strides"];
+  if (strides.size() != sizes.size()) strides.fail("and the sizes differ in length");
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    geometry.sizes.push_back(read_symbolic_size(sizes[i]));
+    geometry.strides.push_back(read_symbolic_size(strides[i]));
+    if (!geometry.sizes[i].expression && geometry.sizes[i].value < 0) sizes[i].fail("is a negative size");
+    if (!geometry.strides[i].expression && geometry.strides[i].value < 0) strides[i].fail("is a negative stride");
+  }
+  geometry.offset = read_symbolic_size(place["storage_offset"]);
+  geometry.requires_grad = place["requires_grad"].boolean();
+  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is not the strided layout");
+  return geometry;
+}
+
+ExportedOperand literal(c10::IValue value) { return {.literal = std::move(value)}; }
+
 ExportedOperand unsupported(std::string what) {
-  ExportedOperand operand = literal(std::move(what));
-  operand.kind = ExportedOperand::Kind::kUnsupported;
-  return operand;
+  return {.kind = ExportedOperand::Kind::kUnsupported, .literal = std::move(what)};
 }
 
 c10::Device read_device(const JsonPlace& place) {
@@ -327,24 +327,18 @@ class GraphReader {
   }
 
   ExportedOperand value(const JsonPlace& name, bool is_made) {
-    ExportedOperand operand;
-    operand.kind = ExportedOperand::Kind::kValue;
     if (is_made) {
-      operand.value = static_cast<uint32_t>(graph_.value_names.size());
+      numbers_[name.text()] = static_cast<uint32_t>(graph_.value_names.size());
       graph_.value_names.push_back(name.text());
-      numbers_[name.text()] = operand.value;
-    } else {
-      const auto found = numbers_.find(name.text());
-      if (found == numbers_.end()) name.fail("is '" + name.text() + "', which no earlier node defines");
-      operand.value = found->second;
     }
-    return operand;
+    const auto found = numbers_.find(name.text());
+    if (found == numbers_.end()) name.fail("is '" + name.text() + "', which no earlier node defines");
+    return {.kind = ExportedOperand::Kind::kValue, .value = found->second};
   }
 
   template <class Read>
   ExportedOperand list(const JsonPlace& place, Read read) {
-    ExportedOperand operand;
-    operand.kind = ExportedOperand::Kind::kList;
+    ExportedOperand operand{.kind = ExportedOperand::Kind::kList};
     for (size_t i = 0; i < place.size(); ++i) operand.elements.push_back(read(place[i]));
     return operand;
   }
@@ -396,10 +390,8 @@ class GraphReader {
     if (kind == "as_layout") return literal(from_table(inside, kSavedLayouts, "layout"));
     if (kind == "as_device") return literal(read_device(inside));
     if (kind == "as_graph") {
-      ExportedOperand operand;
-      operand.kind = ExportedOperand::Kind::kGraph;
-      operand.graph = std::make_shared<const ExportedGraph>(GraphReader(modules_, depth_ + 1).read(inside["graph"]));
-      return operand;
+      ExportedGraph graph = GraphReader(modules_, depth_ + 1).read(inside["graph"]);
+      return {.kind = ExportedOperand::Kind::kGraph, .graph = std::make_shared<const ExportedGraph>(std::move(graph))};
     }
     if (kind == "as_custom_obj") return unsupported("an object of class " + inside["class_fqn"].text());
     if (kind == "as_operator") return unsupported("the operator " + inside.text());
@@ -570,52 +562,7 @@ void read_signature(const ExportArchive& archive, const JsonPlace& module, Saved
 
 }  // namespace
 
-c10::ScalarType read_dtype(const JsonPlace& place) {
-  const int64_t number = place.integer();
-  for (const SavedDtype& row : kSavedDtypes) {
-    if (row.number == number) return row.dtype;
-  }
-  place.fail("is " + std::to_string(number) + ", which is not a known dtype");
-}
-
-SymbolicSize read_symbolic_size(const JsonPlace& place) {
-  const auto [kind, inside] = place.alternative();
-  SymbolicSize size;
-  if (kind == "as_int") {
-    size.value = inside.integer();
-    return size;
-  }
-  if (kind != "as_expr") inside.fail("is not a known kind of size");
-  const JsonPlace text = inside["expr_str"];
-  size.expression = SizeExpression::parse(text.text());
-  if (!size.expression) text.fail("is not a valid size expression: " + text.text().substr(0, 100));
-  const auto hint = inside.find("hint");
-  size.value = hint ? (*hint)["as_int"].integer() : -1;
-  return size;
-}
-
-SavedGeometry read_geometry(const JsonPlace& place) {
-  SavedGeometry geometry;
-  geometry.dtype = read_dtype(place["dtype"]);
-  const JsonPlace sizes = place["sizes"];
-  const JsonPlace strides = place["strides"];
-  if (strides.size() != sizes.size()) strides.fail("and the sizes differ in length");
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    geometry.sizes.push_back(read_symbolic_size(sizes[i]));
-    geometry.strides.push_back(read_symbolic_size(strides[i]));
-    if (!geometry.sizes[i].expression && geometry.sizes[i].value < 0) sizes[i].fail("is a negative size");
-    if (!geometry.strides[i].expression && geometry.strides[i].value < 0) strides[i].fail("is a negative stride");
-  }
-  geometry.offset = read_symbolic_size(place["storage_offset"]);
-  geometry.requires_grad = place["requires_grad"].boolean();
-  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is not the strided layout");
-  return geometry;
-}
-
-ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules) { return GraphReader(modules, 0).read(place); }
-
 SavedProgram read_program(const ExportArchive& archive) {
-  namespace spec = torch::_export::archive_spec;
   const std::string record = config_record(spec::MODELS_FILENAME_FORMAT, archive.model());
   const nlohmann::json json = archive.json_of(record);
   const std::string heading = archive.path() + " is damaged: " + record;
@@ -623,10 +570,9 @@ SavedProgram read_program(const ExportArchive& archive) {
   check_version(archive, place);
 
   SavedProgram program;
-  ModuleStacks modules;
+  ModuleStacks modules(program.module_stacks);
   const JsonPlace module = place["graph_module"];
-  program.graph = read_graph(module["graph"], modules);
-  program.module_stacks = std::move(modules).take();
+  program.graph = GraphReader(modules, 0).read(module["graph"]);
   read_signature(archive, module, program);
   for (const auto& [symbol, range] : place["range_constraints"].members()) {
     SymbolRange bounds;

@@ -1,14 +1,9 @@
 // A torch.export archive (.pt2, a zip file) and the program read from it.
 #pragma once
 
-#include <ATen/core/ivalue.h>
 #include <caffe2/serialize/inline_container.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "core/capture/exported/symbolic_size.h"

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <set>
 #include <vector>
 
@@ -15,18 +14,32 @@
 
 namespace shadowgraph {
 
-struct SizeExpression::Node {
+struct SizeNode {
   enum class Kind { kInteger, kSymbol, kCall };
   Kind kind = Kind::kInteger;
   int64_t integer = 0;
   std::string name;  // of the symbol or the function
-  std::vector<std::shared_ptr<const Node>> arguments;
+  std::vector<std::shared_ptr<const SizeNode>> arguments;
 };
 
 namespace {
 
 // More than any real size expression, and shallow enough for recursion.
 constexpr int kMaxDepth = 200;
+
+// Return nullopt if the result overflows or is undefined.
+
+std::optional<int64_t> sum(int64_t a, int64_t b) {
+  return __builtin_add_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+}
+
+std::optional<int64_t> difference(int64_t a, int64_t b) {
+  return __builtin_sub_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+}
+
+std::optional<int64_t> product(int64_t a, int64_t b) {
+  return __builtin_mul_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+}
 
 std::optional<int64_t> floor_division(int64_t a, int64_t b) {
   if (b == 0 || (b == -1 && a == INT64_MIN)) return std::nullopt;
@@ -46,9 +59,8 @@ std::optional<int64_t> power(int64_t base, int64_t exponent) {
 }
 
 std::optional<int64_t> combine(std::string_view function, int64_t a, int64_t b) {
-  int64_t result = 0;
-  if (function == "Add") return __builtin_add_overflow(a, b, &result) ? std::nullopt : std::optional(result);
-  if (function == "Mul") return __builtin_mul_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+  if (function == "Add") return sum(a, b);
+  if (function == "Mul") return product(a, b);
   if (function == "Max") return std::max(a, b);
   if (function == "Min") return std::min(a, b);
   if (function == "Pow" || function == "PowByNatural") return power(a, b);
@@ -63,12 +75,6 @@ std::optional<int64_t> combine(std::string_view function, int64_t a, int64_t b) 
   }
   return std::nullopt;
 }
-
-}  // namespace
-
-// ---- Parsing
-
-namespace {
 
 class SizeParser {
  public:
@@ -87,9 +93,8 @@ class SizeParser {
     return taken(end);
   }
   std::optional<std::string_view> quoted() {
-    if (!take('\'')) return std::nullopt;
-    const size_t end = rest_.find('\'');
-    if (end == std::string_view::npos) return std::nullopt;
+    const size_t end = take('\'') ? rest_.find('\'') : rest_.npos;
+    if (end == rest_.npos) return std::nullopt;
     const std::string_view text = taken(end);
     rest_.remove_prefix(1);
     return text;
@@ -119,11 +124,9 @@ class SizeParser {
   std::string_view rest_;
 };
 
-// Node is private to SizeExpression, hence a template.
-template <class Node>
-std::shared_ptr<const Node> parse_size(SizeParser& in, int depth) {
+std::shared_ptr<const SizeNode> parse_size(SizeParser& in, int depth) {
   if (depth > kMaxDepth) return nullptr;
-  auto node = std::make_shared<Node>();
+  auto node = std::make_shared<SizeNode>();
   node->name = in.word();
   if (node->name.empty() || !in.take('(')) return nullptr;
   if (node->name == "Integer") {
@@ -135,34 +138,28 @@ std::shared_ptr<const Node> parse_size(SizeParser& in, int depth) {
   if (node->name == "Symbol") {
     const auto name = in.quoted();
     if (!name) return nullptr;
-    node->kind = Node::Kind::kSymbol;
+    node->kind = SizeNode::Kind::kSymbol;
     node->name = *name;
     while (in.take(',')) {  // SymPy's assumptions: positive=True
       if (in.word().empty() || !in.take('=') || in.word().empty()) return nullptr;
     }
     return in.take(')') ? node : nullptr;
   }
-  node->kind = Node::Kind::kCall;
+  node->kind = SizeNode::Kind::kCall;
   if (in.take(')')) return node;
   do {
-    auto argument = parse_size<Node>(in, depth + 1);
+    auto argument = parse_size(in, depth + 1);
     if (!argument) return nullptr;
     node->arguments.push_back(std::move(argument));
   } while (in.take(','));
   return in.take(')') ? node : nullptr;
 }
 
-template <class Node>
-std::optional<int64_t> evaluate_size(const Node& node, const SymbolValues& values) {
-  switch (node.kind) {
-    case Node::Kind::kInteger:
-      return node.integer;
-    case Node::Kind::kSymbol: {
-      const auto found = values.find(node.name);
-      return found == values.end() ? std::nullopt : std::optional(found->second);
-    }
-    case Node::Kind::kCall:
-      break;
+std::optional<int64_t> evaluate_size(const SizeNode& node, const SymbolValues& values) {
+  if (node.kind == SizeNode::Kind::kInteger) return node.integer;
+  if (node.kind == SizeNode::Kind::kSymbol) {
+    const auto found = values.find(node.name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
   }
   std::optional<int64_t> result;
   for (size_t i = 0; i < node.arguments.size(); ++i) {
@@ -174,16 +171,14 @@ std::optional<int64_t> evaluate_size(const Node& node, const SymbolValues& value
   return node.arguments.size() < 2 ? std::nullopt : result;
 }
 
-template <class Node>
-void unknown_symbols(const Node& node, const SymbolValues& values, std::set<std::string>& unknown) {
-  if (node.kind == Node::Kind::kSymbol && !values.contains(node.name)) unknown.insert(node.name);
+void unknown_symbols(const SizeNode& node, const SymbolValues& values, std::set<std::string>& unknown) {
+  if (node.kind == SizeNode::Kind::kSymbol && !values.contains(node.name)) unknown.insert(node.name);
   for (const auto& argument : node.arguments) unknown_symbols(*argument, values, unknown);
 }
 
-template <class Node>
-std::string size_text(const Node& node) {
-  if (node.kind == Node::Kind::kInteger) return std::to_string(node.integer);
-  if (node.kind == Node::Kind::kSymbol) return node.name;
+std::string size_text(const SizeNode& node) {
+  if (node.kind == SizeNode::Kind::kInteger) return std::to_string(node.integer);
+  if (node.kind == SizeNode::Kind::kSymbol) return node.name;
   const std::string_view infix = node.name == "Add"        ? " + "
                                  : node.name == "Mul"      ? "*"
                                  : node.name == "FloorDiv" ? " // "
@@ -192,7 +187,7 @@ std::string size_text(const Node& node) {
   std::string text = infix.empty() ? node.name + "(" : "";
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     if (i != 0) text += infix.empty() ? ", " : infix;
-    const bool nested = !infix.empty() && node.arguments[i]->kind == Node::Kind::kCall;
+    const bool nested = !infix.empty() && node.arguments[i]->kind == SizeNode::Kind::kCall;
     text += nested ? "(" + size_text(*node.arguments[i]) + ")" : size_text(*node.arguments[i]);
   }
   return infix.empty() ? text + ")" : text;
@@ -208,7 +203,6 @@ double real(const c10::IValue& value) {
 }
 
 [[noreturn]] void overflow() { throw Error("the result overflows a 64-bit integer"); }
-[[noreturn]] void division_by_zero() { throw Error("division by zero"); }
 int64_t fitting(std::optional<int64_t> result) {
   if (!result) overflow();
   return *result;
@@ -219,22 +213,21 @@ int64_t truncated(double value) {
   return static_cast<int64_t>(value);
 }
 
+double divisor(const c10::IValue& value) {
+  if (real(value) == 0) throw Error("division by zero");
+  return real(value);
+}
+
 c10::IValue floor_divide(Operands in) {
-  if (!is_whole(in[0]) || !is_whole(in[1])) {
-    if (real(in[1]) == 0) division_by_zero();
-    return std::floor(real(in[0]) / real(in[1]));
-  }
-  if (whole(in[1]) == 0) division_by_zero();
+  const double by = divisor(in[1]);
+  if (!is_whole(in[0]) || !is_whole(in[1])) return std::floor(real(in[0]) / by);
   return fitting(floor_division(whole(in[0]), whole(in[1])));
 }
 
 c10::IValue modulo(Operands in) {
-  if (!is_whole(in[0]) || !is_whole(in[1])) {
-    if (real(in[1]) == 0) division_by_zero();
-    return real(in[0]) - std::floor(real(in[0]) / real(in[1])) * real(in[1]);
-  }
+  const double by = divisor(in[1]);
+  if (!is_whole(in[0]) || !is_whole(in[1])) return real(in[0]) - std::floor(real(in[0]) / by) * by;
   const int64_t b = whole(in[1]);
-  if (b == 0) division_by_zero();
   if (b == -1) return int64_t{0};
   const int64_t rest = whole(in[0]) % b;
   return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;
@@ -245,26 +238,16 @@ c10::IValue raise(Operands in) {
   return fitting(power(whole(in[0]), whole(in[1])));
 }
 
-c10::IValue true_divide(Operands in) {
-  if (real(in[1]) == 0) division_by_zero();
-  return real(in[0]) / real(in[1]);
-}
-
 c10::IValue shift(Operands in, bool left) {
   const int64_t by = whole(in[1]);
   if (by < 0 || by > 62) overflow();
-  if (!left) return whole(in[0]) >> by;
-  int64_t result = 0;
-  if (__builtin_mul_overflow(whole(in[0]), int64_t{1} << by, &result)) overflow();
-  return result;
+  return left ? fitting(product(whole(in[0]), int64_t{1} << by)) : whole(in[0]) >> by;
 }
 
 template <class Whole, class Real>
 c10::IValue arithmetic(Operands in, Whole on_whole, Real on_real) {
   if (!is_whole(in[0]) || !is_whole(in[1])) return on_real(real(in[0]), real(in[1]));
-  int64_t result = 0;
-  if (on_whole(whole(in[0]), whole(in[1]), &result)) overflow();
-  return result;
+  return fitting(on_whole(whole(in[0]), whole(in[1])));
 }
 
 template <class Compare>
@@ -275,9 +258,7 @@ c10::IValue compared(Operands in, Compare compare) {
 
 c10::IValue negated(Operands in) {
   if (in[0].isDouble()) return -in[0].toDouble();
-  int64_t result = 0;
-  if (__builtin_sub_overflow(int64_t{0}, whole(in[0]), &result)) overflow();
-  return result;
+  return fitting(difference(0, whole(in[0])));
 }
 
 c10::IValue both(Operands in, bool is_and) {
@@ -293,23 +274,11 @@ struct ScalarOperator {
 };
 
 constexpr ScalarOperator kScalarOperators[] = {
-    {"_operator.add", 2,
-     [](Operands in) {
-       return arithmetic(
-           in, [](auto a, auto b, auto* r) { return __builtin_add_overflow(a, b, r); }, std::plus<>());
-     }},
-    {"_operator.sub", 2,
-     [](Operands in) {
-       return arithmetic(
-           in, [](auto a, auto b, auto* r) { return __builtin_sub_overflow(a, b, r); }, std::minus<>());
-     }},
-    {"_operator.mul", 2,
-     [](Operands in) {
-       return arithmetic(
-           in, [](auto a, auto b, auto* r) { return __builtin_mul_overflow(a, b, r); }, std::multiplies<>());
-     }},
+    {"_operator.add", 2, [](Operands in) { return arithmetic(in, &sum, std::plus<>()); }},
+    {"_operator.sub", 2, [](Operands in) { return arithmetic(in, &difference, std::minus<>()); }},
+    {"_operator.mul", 2, [](Operands in) { return arithmetic(in, &product, std::multiplies<>()); }},
     {"_operator.floordiv", 2, &floor_divide},
-    {"_operator.truediv", 2, &true_divide},
+    {"_operator.truediv", 2, [](Operands in) { return c10::IValue(real(in[0]) / divisor(in[1])); }},
     {"_operator.mod", 2, &modulo},
     {"_operator.pow", 2, &raise},
     {"_operator.neg", 1, &negated},
@@ -356,7 +325,7 @@ std::optional<c10::IValue> read_size(std::string_view target, Operands in) {
 std::optional<SizeExpression> SizeExpression::parse(std::string_view text) {
   SizeParser in(text);
   SizeExpression expression;
-  expression.root_ = parse_size<Node>(in, 0);
+  expression.root_ = parse_size(in, 0);
   if (!expression.root_ || !in.at_end()) return std::nullopt;
   return expression;
 }
@@ -378,12 +347,10 @@ std::optional<int64_t> SizeExpression::solve(const std::string& symbol, int64_t 
   };
   const auto constant = at(0);
   const auto with_one = at(1);
-  if (!constant || !with_one || *constant == *with_one) return std::nullopt;
-  int64_t difference = 0;
-  int64_t slope = 0;
-  if (__builtin_sub_overflow(result, *constant, &difference)) return std::nullopt;
-  if (__builtin_sub_overflow(*with_one, *constant, &slope)) return std::nullopt;
-  const auto value = floor_division(difference, slope);
+  if (!constant || !with_one) return std::nullopt;
+  const auto rest = difference(result, *constant);
+  const auto slope = difference(*with_one, *constant);
+  const auto value = rest && slope ? floor_division(*rest, *slope) : std::nullopt;  // a slope of 0 has no solution
   return value && at(*value) == result ? value : std::nullopt;
 }
 

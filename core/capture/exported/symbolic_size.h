@@ -16,6 +16,8 @@ namespace shadowgraph {
 
 using SymbolValues = std::map<std::string, int64_t, std::less<>>;
 
+struct SizeNode;
+
 // A size as an expression tree, serialized by SymPy as "FloorDiv(Add(Symbol('s77', positive=True, integer=True),
 // Integer(3)), Integer(2))".
 class SizeExpression {
@@ -34,8 +36,7 @@ class SizeExpression {
   std::string to_string() const;
 
  private:
-  struct Node;
-  std::shared_ptr<const Node> root_;
+  std::shared_ptr<const SizeNode> root_;
 };
 
 // A size, a stride or an offset.

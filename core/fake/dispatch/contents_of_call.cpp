@@ -362,10 +362,7 @@ torch::jit::Stack ContentsOfCall::real_arguments() {
     if (is_in(info_.unread_arguments, position)) {
       return at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
-    if (is_in(info_.written_arguments, position)) {
-      return contents_to_write(tensor);
-    }
-    return *known_value(tensor);
+    return is_in(info_.written_arguments, position) ? contents_to_write(tensor) : *known_value(tensor);
   };
   for (const uint16_t position : info_.tensor_arguments) {
     real[position] =

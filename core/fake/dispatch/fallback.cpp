@@ -31,18 +31,9 @@
 
 namespace shadowgraph {
 
+namespace {
+
 // Returns whether the current call runs a user-defined kernel.
-bool runs_user_kernel(const OperatorInfo& info);
-
-// Returns where operands may be: a user-defined fake kernel decides that itself, unless devices are registered.
-DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel);
-
-// Turns the results, on the stack from `results` on, into fakes on their devices, for a call of a user-defined kernel
-// or with registered devices. `operands` are its arguments; `device` is the default. Throws Error where kernel and
-// registration conflict.
-void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
-                   torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode);
-
 bool runs_user_kernel(const OperatorInfo& info) {
   if (info.rule) return info.rule->sees_devices;
   // The fake kernel may have been registered after `info` was built.
@@ -50,6 +41,7 @@ bool runs_user_kernel(const OperatorInfo& info) {
          info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta) && has_fake_kernel(info.name);
 }
 
+// Returns where operands may be: a user-defined fake kernel decides that itself, unless devices are registered.
 DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
   return own_kernel && !info.rule && !info.devices ? DeviceRule::kFirst : info.device_rule;
 }
@@ -81,8 +73,6 @@ class UserKernelScope {
   bool outer_;
   c10::impl::PODLocalDispatchKeySet keys_;
 };
-
-namespace {
 
 class ResultPlacement {
  public:
@@ -164,8 +154,9 @@ class ResultPlacement {
   ModeState* mode_;
 };
 
-}  // namespace
-
+// Turns the results, on the stack from `results` on, into fakes on their devices, for a call of a user-defined kernel
+// or with registered devices. `operands` are its arguments; `device` is the default. Throws Error where kernel and
+// registration conflict.
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode) {
   const ResultPlacement places(info, own_kernel, operands, device, mode);
@@ -190,8 +181,6 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
 //                                 show_results    observer: end_call
 //
 // Calls made by a kernel arrive here with kernel_depth > 0; they run on meta and are part of the outer call.
-
-namespace {
 
 using torch::jit::Stack;
 

@@ -47,24 +47,13 @@ std::source_location fast_path_location(const std::string& operator_name) {
 
 namespace {
 
-bool holds_tensors(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return true;
-    case c10::TypeKind::OptionalType:
-      return holds_tensors(*type.castRaw<c10::OptionalType>()->getElementType());
-    case c10::TypeKind::ListType:
-      return holds_tensors(*type.castRaw<c10::ListType>()->getElementType());
-    default:
-      return false;
-  }
-}
-
-bool is_device(const c10::Type& type) {
+// Returns whether a type is of a kind, or optionals or lists of it.
+bool holds(const c10::Type& type, c10::TypeKind kind) {
   if (type.kind() == c10::TypeKind::OptionalType) {
-    return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
+    return holds(*type.castRaw<c10::OptionalType>()->getElementType(), kind);
   }
-  return type.kind() == c10::TypeKind::DeviceObjType;
+  if (type.kind() == c10::TypeKind::ListType) return holds(*type.castRaw<c10::ListType>()->getElementType(), kind);
+  return type.kind() == kind;
 }
 
 // Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which throws, so that is always true.
@@ -86,15 +75,8 @@ bool is_out_form_of_composite(const c10::OperatorHandle& op) {
 }
 
 DeviceRule rule_of(OperandPlaces operands) {
-  switch (operands) {
-    case OperandPlaces::kTogether:
-      return DeviceRule::kCommon;
-    case OperandPlaces::kFirstOrCpu:
-      return DeviceRule::kFirstOrCpu;
-    case OperandPlaces::kAnywhere:
-      return DeviceRule::kFirst;
-  }
-  TORCH_INTERNAL_ASSERT(false);
+  if (operands == OperandPlaces::kTogether) return DeviceRule::kCommon;
+  return operands == OperandPlaces::kFirstOrCpu ? DeviceRule::kFirstOrCpu : DeviceRule::kFirst;
 }
 
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
@@ -142,8 +124,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   return_count = static_cast<uint16_t>(schema.returns().size());
   for (uint16_t i = 0; i < argument_count; ++i) {
     const auto& argument = schema.arguments()[i];
-    if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
-    if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (holds(*argument.type(), c10::TypeKind::TensorType)) tensor_arguments.push_back(i);
+    if (holds(*argument.type(), c10::TypeKind::DeviceObjType)) device_argument = static_cast<int16_t>(i);
     if (facts.collective && (argument.name() == "group_name" || argument.name() == "process_group")) {
       group_argument = static_cast<int16_t>(i);
     }

@@ -201,8 +201,6 @@ bool reads_data(const c10::Error& error) {
 
 namespace {
 
-using torch::jit::Stack;
-
 // Returns false if there is no functional form, or if it calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   if (!info.writes || thread_state.run_as_functional == &info) return false;
@@ -281,20 +279,8 @@ bool provide_host_read(const OperatorInfo& info, Stack* stack) {
                         [&] { return is_equal ? std::nullopt : assumed_number(self); });
   }
   torch::jit::drop(*stack, info.argument_count);
-  if (is_equal || is_aligned) {
-    stack->emplace_back(value->toBool());
-  } else {
-    stack->emplace_back(*value);
-  }
+  stack->push_back(is_equal || is_aligned ? c10::IValue(value->toBool()) : c10::IValue(*value));
   return true;
-}
-
-}  // namespace
-
-namespace {
-
-[[noreturn]] void refuse_dtype(const OperatorInfo& info, c10::ScalarType dtype) {
-  C10_THROW_ERROR(NotImplementedError, c10::str('"', info.name, "\" not implemented for '", dtype, "'"));
 }
 
 // Throws for operands of dtypes that eager's kernel refuses where the Meta kernel does not (OperatorRow::same_dtype).
@@ -315,7 +301,7 @@ void check_dtypes(const OperatorInfo& info, const Stack& stack) {
   const bool refused = ((row.is & OperatorFact::kFloatingOnly) && integral) ||
                        ((row.is & OperatorFact::kFloatingOrBytes) && integral && *first != c10::kByte) ||
                        ((row.is & OperatorFact::kIntegersOnly) && !integral);
-  if (refused && !empty) refuse_dtype(info, *first);
+  TORCH_CHECK_NOT_IMPLEMENTED(!refused || empty, '"', info.name, "\" not implemented for '", *first, "'");
   std::optional<c10::ScalarType> common;
   const auto check = [&](std::string_view names, bool or_float) {
     for_each_name(names, [&](std::string_view name) {

@@ -1,19 +1,8 @@
 // Kernels with the C++ signature of an operator, for the operators that programs call most.
 #pragma once
 
+#include <ATen/Operators.h>
 #include <ATen/core/boxing/KernelFunction.h>
-#include <ATen/ops/_to_copy_ops.h>
-#include <ATen/ops/arange_ops.h>
-#include <ATen/ops/clone_ops.h>
-#include <ATen/ops/empty_ops.h>
-#include <ATen/ops/fill_ops.h>
-#include <ATen/ops/full_ops.h>
-#include <ATen/ops/ones_like_ops.h>
-#include <ATen/ops/select_ops.h>
-#include <ATen/ops/to_ops.h>
-#include <ATen/ops/zero_ops.h>
-#include <ATen/ops/zeros_like_ops.h>
-#include <ATen/ops/zeros_ops.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -73,46 +62,23 @@ class OperandView {
   bool unknown_ = false;   // some operand has none
 };
 
-// True for operators that may create known contents although no operand has any.
+template <class T, class... Others>
+inline constexpr bool kIsOneOf = (std::is_same_v<T, Others> || ...);
+
+// Operators that may create known contents although no operand has any. Not copies: their result is known only if their
+// source, an operand, is.
 template <class Operator>
-struct MakesContents {
-  template <class... Args>
-  static bool in(const Args&...) {
-    return false;
-  }
-};
-struct MakesContentsAlways {
-  template <class... Args>
-  static bool in(const Args&...) {
-    return true;
-  }
-};
-template <>
-struct MakesContents<at::_ops::arange_start_step> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::zeros> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::full> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::fill__Scalar> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::zero_> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
-template <>
-struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
-// Copies are not listed: their result is known only if their source, an operand, is.
+inline constexpr bool kMakesContents =
+    kIsOneOf<Operator, at::_ops::arange_start_step, at::_ops::zeros, at::_ops::full, at::_ops::fill__Scalar,
+             at::_ops::zero_, at::_ops::zeros_like, at::_ops::ones_like>;
 
 // Operators called while a tensor is printed: the conversion to double, and copies and parts of its result.
 template <class Operator>
-inline constexpr bool kIsPrintedWith =
-    std::is_same_v<Operator, at::_ops::_to_copy> || std::is_same_v<Operator, at::_ops::clone> ||
-    std::is_same_v<Operator, at::_ops::select_int>;
+inline constexpr bool kIsPrintedWith = kIsOneOf<Operator, at::_ops::_to_copy, at::_ops::clone, at::_ops::select_int>;
 
 template <class T>
-inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::optional<at::Tensor>> ||
-                                   std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
-                                   std::is_same_v<T, c10::List<std::optional<at::Tensor>>>;
+inline constexpr bool kIsOperand = kIsOneOf<T, at::Tensor, std::optional<at::Tensor>, at::TensorList,
+                                            at::ITensorListRef, c10::List<std::optional<at::Tensor>>>;
 
 // Replaces an explicit device by "meta" for the kernel.
 template <class T>
@@ -238,7 +204,7 @@ class UnboxedCall<Operator, Return(Args...)> {
             !operands.are_fakes() ||
             // An observer must first see what the host wrote into known contents.
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
-            MakesContents<Operator>::in(args...) || makes_pinned<Operator>(args...) ||
+            kMakesContents<Operator> || makes_pinned<Operator>(args...) ||
             (info->contents_rule != ContentsRule::kNone &&
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
             (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
@@ -296,7 +262,10 @@ class UnboxedCall<Operator, Return(Args...)> {
     void take_operands() {}
     void show_arguments(CallObserver& observer) {
       std::apply(
-          [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
+          [&](auto&... each) {
+            const CallArgument views[] = {CallArgument::of(each)...};
+            observer.begin_call(info, std::span<const CallArgument>(views, sizeof...(Args)));
+          },
           args);
     }
     bool may_start_literal() {
@@ -361,18 +330,7 @@ class UnboxedCall<Operator, Return(Args...)> {
                                                                 std::forward<Args>(args)...);
   }
 
-  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
-    if (!info.copies_operands || !device.is_cpu()) return false;
-    OperandDtypes operands;
-    const auto see = [&]<class T>(const T& argument) {
-      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
-    };
-    (see(args), ...);
-    return operands.may_be_copied();
-  }
-
-  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
-    if (!info.checks_dtypes) return false;
+  static OperandDtypes dtypes_of(const std::decay_t<Args>&... args) {
     OperandDtypes operands;
     const auto see = [&]<class T>(const T& argument) {
       if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
@@ -381,7 +339,13 @@ class UnboxedCall<Operator, Return(Args...)> {
       }
     };
     (see(args), ...);
-    return operands.may_be_refused();
+    return operands;
+  }
+  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
+    return info.copies_operands && device.is_cpu() && dtypes_of(args...).may_be_copied();
+  }
+  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    return info.checks_dtypes && dtypes_of(args...).may_be_refused();
   }
 
   static Return on_meta(const OperatorInfo& info, Args... args) {
@@ -410,12 +374,6 @@ class UnboxedCall<Operator, Return(Args...)> {
     } else {
       return false;
     }
-  }
-
-  template <auto show>
-  static void show_arguments(CallObserver& observer, const OperatorInfo& info, const std::decay_t<Args>&... args) {
-    const CallArgument views[] = {CallArgument::of(args)...};
-    (observer.*show)(info, std::span<const CallArgument>(views, sizeof...(Args)));
   }
 };
 

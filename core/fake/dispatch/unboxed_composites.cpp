@@ -1,28 +1,5 @@
 // Unboxed kernels of the most frequent composite operators, on kCompositeKey.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/adaptive_avg_pool2d_ops.h>
-#include <ATen/ops/batch_norm_ops.h>
-#include <ATen/ops/chunk_ops.h>
-#include <ATen/ops/contiguous_ops.h>
-#include <ATen/ops/conv1d_ops.h>
-#include <ATen/ops/conv2d_ops.h>
-#include <ATen/ops/conv3d_ops.h>
-#include <ATen/ops/cross_entropy_loss_ops.h>
-#include <ATen/ops/dropout_ops.h>
-#include <ATen/ops/expand_as_ops.h>
-#include <ATen/ops/flatten_ops.h>
-#include <ATen/ops/layer_norm_ops.h>
-#include <ATen/ops/linear_ops.h>
-#include <ATen/ops/log_softmax_ops.h>
-#include <ATen/ops/matmul_ops.h>
-#include <ATen/ops/max_pool2d_ops.h>
-#include <ATen/ops/nll_loss_nd_ops.h>
-#include <ATen/ops/reshape_ops.h>
-#include <ATen/ops/rms_norm_ops.h>
-#include <ATen/ops/scaled_dot_product_attention_ops.h>
-#include <ATen/ops/softmax_ops.h>
-#include <ATen/ops/square_ops.h>
-#include <ATen/ops/to_ops.h>
+#include <ATen/Operators.h>
 
 #include "core/fake/dispatch/unboxed_call.h"
 

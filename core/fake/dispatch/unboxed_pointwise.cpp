@@ -1,34 +1,5 @@
 // Unboxed kernels of pointwise operators.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/add_ops.h>
-#include <ATen/ops/addcdiv_ops.h>
-#include <ATen/ops/addcmul_ops.h>
-#include <ATen/ops/div_ops.h>
-#include <ATen/ops/exp_ops.h>
-#include <ATen/ops/gelu_backward_ops.h>
-#include <ATen/ops/gelu_ops.h>
-#include <ATen/ops/lerp_ops.h>
-#include <ATen/ops/log_ops.h>
-#include <ATen/ops/maximum_ops.h>
-#include <ATen/ops/minimum_ops.h>
-#include <ATen/ops/mul_ops.h>
-#include <ATen/ops/native_dropout_backward_ops.h>
-#include <ATen/ops/native_dropout_ops.h>
-#include <ATen/ops/neg_ops.h>
-#include <ATen/ops/pow_ops.h>
-#include <ATen/ops/reciprocal_ops.h>
-#include <ATen/ops/relu_ops.h>
-#include <ATen/ops/rsqrt_ops.h>
-#include <ATen/ops/sigmoid_backward_ops.h>
-#include <ATen/ops/sigmoid_ops.h>
-#include <ATen/ops/silu_backward_ops.h>
-#include <ATen/ops/silu_ops.h>
-#include <ATen/ops/sqrt_ops.h>
-#include <ATen/ops/sub_ops.h>
-#include <ATen/ops/tanh_backward_ops.h>
-#include <ATen/ops/tanh_ops.h>
-#include <ATen/ops/threshold_backward_ops.h>
-#include <ATen/ops/where_ops.h>
+#include <ATen/Operators.h>
 
 #include "core/fake/dispatch/unboxed_call.h"
 

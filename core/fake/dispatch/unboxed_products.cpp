@@ -1,19 +1,5 @@
 // Unboxed kernels of matrix products, convolution and attention.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
-#include <ATen/ops/addmm_ops.h>
-#include <ATen/ops/baddbmm_ops.h>
-#include <ATen/ops/bmm_ops.h>
-#include <ATen/ops/convolution_backward_ops.h>
-#include <ATen/ops/convolution_ops.h>
-#include <ATen/ops/mm_ops.h>
+#include <ATen/Operators.h>
 
 #include "core/fake/dispatch/unboxed_call.h"
 

@@ -1,29 +1,5 @@
 // Unboxed kernels of reductions, normalization, pooling, concatenation and indexing.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/_log_softmax_backward_data_ops.h>
-#include <ATen/ops/_log_softmax_ops.h>
-#include <ATen/ops/_softmax_backward_data_ops.h>
-#include <ATen/ops/_softmax_ops.h>
-#include <ATen/ops/amax_ops.h>
-#include <ATen/ops/cat_ops.h>
-#include <ATen/ops/cudnn_batch_norm_backward_ops.h>
-#include <ATen/ops/cudnn_batch_norm_ops.h>
-#include <ATen/ops/embedding_dense_backward_ops.h>
-#include <ATen/ops/embedding_ops.h>
-#include <ATen/ops/index_ops.h>
-#include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
-#include <ATen/ops/max_pool2d_with_indices_ops.h>
-#include <ATen/ops/mean_ops.h>
-#include <ATen/ops/native_batch_norm_backward_ops.h>
-#include <ATen/ops/native_batch_norm_ops.h>
-#include <ATen/ops/native_layer_norm_backward_ops.h>
-#include <ATen/ops/native_layer_norm_ops.h>
-#include <ATen/ops/nll_loss_backward_ops.h>
-#include <ATen/ops/nll_loss_forward_ops.h>
-#include <ATen/ops/select_backward_ops.h>
-#include <ATen/ops/slice_backward_ops.h>
-#include <ATen/ops/stack_ops.h>
-#include <ATen/ops/sum_ops.h>
+#include <ATen/Operators.h>
 
 #include "core/fake/dispatch/unboxed_call.h"
 

@@ -1,34 +1,5 @@
 // Unboxed kernels of factories, copies and views.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/_reshape_alias_ops.h>
-#include <ATen/ops/_to_copy_ops.h>
-#include <ATen/ops/_unsafe_view_ops.h>
-#include <ATen/ops/alias_ops.h>
-#include <ATen/ops/arange_ops.h>
-#include <ATen/ops/as_strided_ops.h>
-#include <ATen/ops/clone_ops.h>
-#include <ATen/ops/copy_ops.h>
-#include <ATen/ops/detach_ops.h>
-#include <ATen/ops/empty_like_ops.h>
-#include <ATen/ops/empty_ops.h>
-#include <ATen/ops/empty_strided_ops.h>
-#include <ATen/ops/expand_ops.h>
-#include <ATen/ops/fill_ops.h>
-#include <ATen/ops/full_ops.h>
-#include <ATen/ops/ones_like_ops.h>
-#include <ATen/ops/permute_ops.h>
-#include <ATen/ops/select_ops.h>
-#include <ATen/ops/slice_ops.h>
-#include <ATen/ops/split_ops.h>
-#include <ATen/ops/squeeze_ops.h>
-#include <ATen/ops/t_ops.h>
-#include <ATen/ops/transpose_ops.h>
-#include <ATen/ops/unbind_ops.h>
-#include <ATen/ops/unsqueeze_ops.h>
-#include <ATen/ops/view_ops.h>
-#include <ATen/ops/zero_ops.h>
-#include <ATen/ops/zeros_like_ops.h>
-#include <ATen/ops/zeros_ops.h>
+#include <ATen/Operators.h>
 
 #include "core/fake/dispatch/unboxed_call.h"
 

@@ -49,23 +49,6 @@
 
 namespace shadowgraph {
 
-// Returns whether our hooks report libtorch as built for `type`, at this point and on this thread.
-bool is_reported_as_built(c10::DeviceType type);
-
-// Returns this thread's default generator of a simulated device. It holds a seed and an offset but produces no random
-// numbers, for programs that seed every device.
-const at::Generator& simulated_generator(c10::Device device);
-at::Generator new_simulated_generator(c10::Device device);
-
-// Called after a failed backward. Throws Error if the cause is that its fake tensors are on an accelerator that exists
-// only inside a mode.
-void explain_missing_accelerator(const torch::autograd::edge_list& roots);
-
-// Registers XPU and MPS hooks where there are none. Must run before libtorch queries and caches them.
-void register_accelerator_hooks();
-// For hooks that libtorch has already queried and cached as missing.
-void replace_missing_accelerator_hooks();
-
 namespace {
 
 using c10::DeviceType;
@@ -105,6 +88,15 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
 }
 
 // ---- Accelerator hooks
+
+// Returns whether our hooks report libtorch as built for `type`, at this point and on this thread.
+bool is_reported_as_built(DeviceType type) {
+  if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
+  if (!in_fake_mode()) return false;
+  const DeviceType standard = thread_state.mode->default_device.type();
+  const bool is_other = standard == DeviceType::XPU || standard == DeviceType::MPS;
+  return type == (is_other ? standard : DeviceType::CUDA);
+}
 
 // Holds a seed and an offset; produces no random numbers.
 class SimulatedGenerator final : public c10::GeneratorImpl {
@@ -146,6 +138,15 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
   uint64_t seed_ = c10::default_rng_seed_val;
   uint64_t offset_ = 0;
 };
+
+at::Generator new_simulated_generator(c10::Device device) { return at::make_generator<SimulatedGenerator>(device); }
+
+// Returns this thread's default generator of a simulated device.
+const at::Generator& simulated_generator(c10::Device device) {
+  const auto [entry, added] = thread_objects().generators.try_emplace(device);
+  if (added) entry->second = new_simulated_generator(device);
+  return entry->second;
+}
 
 c10::Device xpu_device(c10::DeviceIndex index) {
   const c10::Device device = index < 0 ? with_current_index(DeviceType::XPU) : c10::Device(DeviceType::XPU, index);
@@ -203,26 +204,16 @@ void ensure_privateuse1_hooks() {
   });
 }
 
+// Registers XPU and MPS hooks where there are none. Must run before libtorch queries and caches them.
+void register_accelerator_hooks() {
+  register_missing_hooks<SimulatedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
+  register_missing_hooks<SimulatedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
+}
+
 [[maybe_unused]] const bool kAcceleratorHooksRegistered = (register_accelerator_hooks(), true);
 
-}  // namespace
-
-const at::Generator& simulated_generator(c10::Device device) {
-  const auto [entry, added] = thread_objects().generators.try_emplace(device);
-  if (added) entry->second = new_simulated_generator(device);
-  return entry->second;
-}
-
-at::Generator new_simulated_generator(c10::Device device) { return at::make_generator<SimulatedGenerator>(device); }
-
-bool is_reported_as_built(DeviceType type) {
-  if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
-  if (!in_fake_mode()) return false;
-  const DeviceType standard = thread_state.mode->default_device.type();
-  const bool is_other = standard == DeviceType::XPU || standard == DeviceType::MPS;
-  return type == (is_other ? standard : DeviceType::CUDA);
-}
-
+// Called after a failed backward. Throws Error if the cause is that its fake tensors are on an accelerator that exists
+// only inside a mode.
 void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
   if (in_fake_mode()) return;
   const DeviceType type = find_accelerator(roots);
@@ -267,22 +258,19 @@ class AcceleratorScope {
   }
 
   ~AcceleratorScope() { thread_state.backward_on = outer_; }
-  AcceleratorScope(const AcceleratorScope&) = delete;
-  AcceleratorScope& operator=(const AcceleratorScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(AcceleratorScope);
 
  private:
   c10::DeviceType outer_;
 };
 
+// For hooks that libtorch has already queried and cached as missing.
 void replace_missing_accelerator_hooks() {
   replace_missing_hooks(at::detail::getXPUHooks(), SimulatedXpuHooks());
   replace_missing_hooks(at::detail::getMPSHooks(), SimulatedMpsHooks());
 }
 
-void register_accelerator_hooks() {
-  register_missing_hooks<SimulatedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
-  register_missing_hooks<SimulatedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
-}
+}  // namespace
 
 // `tensor` is never an inference tensor, which has no version: autograd refuses to save those before calling hooks.
 SavedData::SavedData(const at::Tensor& tensor)

@@ -178,22 +178,13 @@ SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
     order.insert(order.begin(), SDPBackend::cudnn_attention);
   }
   for (const SDPBackend backend : order) {
-    switch (backend) {
-      case SDPBackend::cudnn_attention:
-        if (can_use_cudnn(params)) return backend;
-        break;
-      case SDPBackend::flash_attention:
-        if (can_use_flash(params)) return backend;
-        break;
-      case SDPBackend::efficient_attention:
-        if (can_use_efficient(params)) return backend;
-        break;
-      case SDPBackend::math:
-        if (device_profile().math_attention && at::globalContext().userEnabledMathSDP()) return backend;
-        break;
-      default:
-        break;
-    }
+    const bool usable = backend == SDPBackend::cudnn_attention   ? can_use_cudnn(params)
+                        : backend == SDPBackend::flash_attention ? can_use_flash(params)
+                        : backend == SDPBackend::efficient_attention
+                            ? can_use_efficient(params)
+                            : backend == SDPBackend::math && device_profile().math_attention &&
+                                  at::globalContext().userEnabledMathSDP();
+    if (usable) return backend;
   }
   TORCH_CHECK(false, "No available kernel. Aborting execution.");
 }
@@ -215,14 +206,8 @@ SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
 
 // Selects the kernel for CUDA, XPU and MPS from the operands and the profile. Throws eager's error if there is none.
 SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params& params) {
-  switch (device) {
-    case c10::DeviceType::XPU:
-      return choose_on_xpu(params);
-    case c10::DeviceType::MPS:
-      return SDPBackend::math;
-    default:
-      return choose_on_cuda(params);
-  }
+  if (device == c10::DeviceType::XPU) return choose_on_xpu(params);
+  return device == c10::DeviceType::MPS ? SDPBackend::math : choose_on_cuda(params);
 }
 
 // ---- Scaled dot product attention
@@ -380,8 +365,7 @@ Tensor empty_with_layout_of(const Tensor& query, IntArrayRef sizes) {
 }
 
 // oneDNN's kernel on XPU. It returns no log-sum-exp or debug mask, and does not use seed and offset.
-FusedResults sdpa_overrideable(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
-                               double dropout, bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+FusedResults sdpa_overrideable(const Tensor& query, const Tensor& key, const Tensor& value) {
   const Tensor output = empty_with_layout_of(query, {query.size(0), query.size(1), query.size(2), value.size(3)});
   return {output, {}, {}, {}, query.size(2), key.size(2), philox_word(), philox_word(), {}};
 }
@@ -529,12 +513,8 @@ ThreeTensors sdpa_cudnn_backward(const Tensor& grad_out, const Tensor& query, co
 
 // ---- The underlying kernels: [B, S, H, D], or [sum of lengths, H, D] with cumulative lengths.
 
-FiveTensors flash_forward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cum_seq_q,
-                          const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout, bool is_causal,
-                          bool return_debug_mask, std::optional<double> scale, std::optional<int64_t> window_left,
-                          std::optional<int64_t> window_right, const OptionalTensor& seqused_k,
-                          const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
-                          std::optional<int64_t> num_splits) {
+FiveTensors flash_forward(const Tensor& query, const Tensor& key, const OptionalTensor& cum_seq_q,
+                          const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, bool return_debug_mask) {
   check_flash(query);
   const int64_t heads = query.size(-2);
   const bool packed = given(cum_seq_q);
@@ -547,10 +527,8 @@ FiveTensors flash_forward(const Tensor& query, const Tensor& key, const Tensor& 
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_forward(
-    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
-    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, std::optional<int64_t> max_q,
-    std::optional<int64_t> max_k, double dropout, int64_t custom_mask_type, bool compute_logsumexp,
-    std::optional<double> scale, const OptionalTensor& seqlen_k, std::optional<int64_t> window_size) {
+    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cu_seqlens_q,
+    std::optional<int64_t> max_q, std::optional<int64_t> max_k, bool compute_logsumexp) {
   check_efficient(query);
   const bool packed = given(cu_seqlens_q);
   TORCH_CHECK(!packed || max_q.has_value(), "_efficient_attention_forward: cu_seqlens_q requires max_seqlen_q");
@@ -566,19 +544,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_f
       longest_key};
 }
 
-FourTensors efficient_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-                               const OptionalTensor& bias, const Tensor& out, const OptionalTensor& cu_seqlens_q,
-                               const OptionalTensor& cu_seqlens_k, int64_t max_q, int64_t max_k,
-                               const Tensor& logsumexp, double dropout, const Tensor& philox_seed,
-                               const Tensor& philox_offset, int64_t custom_mask_type, bool bias_requires_grad,
-                               std::optional<double> scale, std::optional<int64_t> num_splits_key,
-                               std::optional<int64_t> window_size, bool shared_storage) {
+FourTensors efficient_backward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
+                               bool bias_requires_grad, bool shared_storage) {
   Tensor bias_gradient;
   if (given(bias) && bias_requires_grad) bias_gradient = efficient_bias_gradient(*bias);
   if (shared_storage) {
     TORCH_CHECK(query.size(1) == key.size(1),
-                "`shared_storage_dqdkdv` is only supported when Q/K/V share the same "
-                "sequence length");
+                "`shared_storage_dqdkdv` is only supported when Q/K/V share the same sequence length");
     TORCH_CHECK(query.size(3) == key.size(3), "embedding dim must match for `shared_storage_dqdkdv");
     const Tensor chunk = rules::empty({query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query);
     return {chunk.select(2, 0), chunk.select(2, 1), chunk.select(2, 2), bias_gradient};
@@ -589,11 +561,8 @@ FourTensors efficient_backward(const Tensor& grad_out, const Tensor& query, cons
 
 // ---- The inference fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention
 
-TwoTensors native_multi_head_attention(const Tensor& query, const Tensor& key, const Tensor& value, int64_t embedding,
-                                       int64_t heads, const Tensor& qkv_weight, const Tensor& qkv_bias,
-                                       const Tensor& projection_weight, const Tensor& projection_bias,
-                                       const OptionalTensor& mask, bool need_weights, bool average_weights,
-                                       std::optional<int64_t> mask_type) {
+TwoTensors native_multi_head_attention(const Tensor& query, int64_t embedding, int64_t heads,
+                                       const Tensor& projection_weight, bool need_weights, bool average_weights) {
   TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
   TORCH_CHECK(query.size(2) == embedding, "passed-in embed_dim ", embedding, " didn't match last dim of query ",
               query.size(2));
@@ -615,34 +584,24 @@ Tensor computed_in(const Tensor& query) {
   return query.scalar_type() == c10::kFloat8_e4m3fn ? rules::empty_like(query, c10::kBFloat16) : query;
 }
 
-FusedResults sdpa_flash_scaled(const Tensor& query, const Tensor& key, const Tensor& value,
-                               const OptionalTensor& /*query_scale*/, const OptionalTensor& /*key_scale*/,
-                               const OptionalTensor& /*value_scale*/, double dropout, bool causal, bool debug_mask,
-                               std::optional<double> scale) {
+FusedResults sdpa_flash_scaled(const Tensor& query, const Tensor& key, const Tensor& value, double dropout, bool causal,
+                               bool debug_mask, std::optional<double> scale) {
   return at::_scaled_dot_product_flash_attention(computed_in(query), computed_in(key), computed_in(value), dropout,
                                                  causal, debug_mask, scale);
 }
 
 FiveTensors flash_scaled(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cum_seq_q,
                          const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout, bool causal,
-                         bool debug_mask, const OptionalTensor& /*query_scale*/, const OptionalTensor& /*key_scale*/,
-                         const OptionalTensor& /*value_scale*/, std::optional<double> scale,
-                         std::optional<int64_t> window_left, std::optional<int64_t> window_right,
-                         const OptionalTensor& seqused_k, const OptionalTensor& alibi_slopes) {
+                         bool debug_mask) {
   return at::_flash_attention_forward(computed_in(query), computed_in(key), computed_in(value), cum_seq_q, cum_seq_k,
-                                      max_q, max_k, dropout, causal, debug_mask, scale, window_left, window_right,
-                                      seqused_k, alibi_slopes);
+                                      max_q, max_k, dropout, causal, debug_mask);
 }
 
-Tensor flash_into(Tensor& /*out*/, const Tensor& query, const Tensor& key, const Tensor& value,
-                  const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k,
-                  double dropout, bool causal, bool debug_mask, std::optional<double> scale,
-                  std::optional<int64_t> window_left, std::optional<int64_t> window_right,
-                  const OptionalTensor& seqused_k, const OptionalTensor& alibi_slopes,
-                  const OptionalTensor& /*block_table*/, std::optional<int64_t> /*splits*/) {
-  return std::get<1>(at::_flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout,
-                                                  causal, debug_mask, scale, window_left, window_right, seqused_k,
-                                                  alibi_slopes));
+Tensor flash_into(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cum_seq_q,
+                  const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout, bool causal,
+                  bool debug_mask) {
+  return std::get<1>(
+      at::_flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout, causal, debug_mask));
 }
 
 // [B, H, S, D], or [sum of lengths, H, D] with cumulative lengths (native/transformers/cuda/attention.cu,
@@ -673,13 +632,6 @@ FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
 // computes, of all samples and query heads, in blocks that its mask does not skip; negative: all of them, because the
 // mask depends on unknown data. `buffers` are tensors that the mask and both functions read.
 
-constexpr const char* kFlexAttention =
-    "flex_attention(Tensor query, Tensor key, Tensor value, int scores, float scale, Tensor[] buffers) -> "
-    "(Tensor output, Tensor logsumexp, Tensor max_scores)";
-constexpr const char* kFlexAttentionBackward =
-    "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logsumexp, "
-    "int scores, float scale, Tensor[] buffers) -> (Tensor, Tensor, Tensor)";
-
 // Returns a dense tensor with the query's order of dimensions.
 Tensor flex_output(const Tensor& query, const Tensor& value) {
   std::vector<int64_t> order = {0, 1, 2, 3}, sizes(4), back(4);
@@ -691,8 +643,7 @@ Tensor flex_output(const Tensor& query, const Tensor& value) {
   return rules::empty(sizes, query).permute(back);
 }
 
-ThreeTensors flex_attention(const Tensor& query, const Tensor& key, const Tensor& value, int64_t scores, double scale,
-                            at::TensorList buffers) {
+ThreeTensors flex_attention(const Tensor& query, const Tensor& key, const Tensor& value) {
   TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4,
               "flex_attention expects query, key and value of 4 dimensions, but got ", query.dim(), ", ", key.dim(),
               " and ", value.dim());
@@ -700,15 +651,13 @@ ThreeTensors flex_attention(const Tensor& query, const Tensor& key, const Tensor
           rules::empty({0}, at::kFloat)};
 }
 
-ThreeTensors flex_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                                     const Tensor& value, const Tensor& output, const Tensor& logsumexp, int64_t scores,
-                                     double scale, at::TensorList buffers) {
-  return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
-}
-
 TORCH_LIBRARY_FRAGMENT(shadowgraph, library) {
-  library.def(kFlexAttention);
-  library.def(kFlexAttentionBackward);
+  library.def(
+      "flex_attention(Tensor query, Tensor key, Tensor value, int scores, float scale, Tensor[] buffers) -> "
+      "(Tensor output, Tensor logsumexp, Tensor max_scores)");
+  library.def(
+      "flex_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor output, "
+      "Tensor logsumexp, int scores, float scale, Tensor[] buffers) -> (Tensor, Tensor, Tensor)");
 }
 
 // Splits a projection [B, T, 3 D] into heads: three views of one tensor.
@@ -733,21 +682,29 @@ void register_attention(RuleRegistry& registry) {
   registry.add("aten::_scaled_dot_product_efficient_attention_backward", &sdpa_efficient_backward);
   registry.add("aten::_scaled_dot_product_cudnn_attention", &sdpa_cudnn);
   registry.add("aten::_scaled_dot_product_cudnn_attention_backward", &sdpa_cudnn_backward);
-  registry.add("aten::_scaled_dot_product_fused_attention_overrideable", &sdpa_overrideable);
-  registry.add("aten::_flash_attention_forward", &flash_forward);
-  registry.add("aten::_efficient_attention_forward", &efficient_forward);
-  registry.add("aten::_efficient_attention_backward", &efficient_backward);
-  registry.add("aten::_native_multi_head_attention", &native_multi_head_attention);
-  registry.add("aten::_scaled_dot_product_flash_attention.quantized", &sdpa_flash_scaled);
-  registry.add("aten::_flash_attention_forward.quantized", &flash_scaled);
-  registry.add("aten::_flash_attention_forward_no_dropout_inplace", &flash_into);
-  registry.add("aten::_cudnn_attention_forward",
-               &WithLaterArguments<at::_ops::_cudnn_attention_forward, cudnn_forward>::run);
-  registry.add("shadowgraph::flex_attention", &flex_attention);
-  registry.add("shadowgraph::flex_attention_backward", &flex_attention_backward);
+  registry.add_partial({"aten::_scaled_dot_product_fused_attention_overrideable"}, &sdpa_overrideable);
+  registry.add_partial({"aten::_flash_attention_forward"}, &flash_forward,
+                       {"query", "key", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "return_debug_mask"});
+  registry.add_partial({"aten::_efficient_attention_forward"}, &efficient_forward,
+                       {"query", "key", "value", "cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "compute_log_sumexp"});
+  registry.add_partial({"aten::_efficient_attention_backward"}, &efficient_backward,
+                       {"query", "key", "value", "bias", "bias_requires_grad", "shared_storage_dqdkdv"});
+  registry.add_partial({"aten::_native_multi_head_attention"}, &native_multi_head_attention,
+                       {"query", "embed_dim", "num_head", "proj_weight", "need_weights", "average_attn_weights"});
+  registry.add_partial({"aten::_scaled_dot_product_flash_attention.quantized"}, &sdpa_flash_scaled,
+                       {"query", "key", "value", "dropout_p", "is_causal", "return_debug_mask", "scale"});
+  registry.add_partial({"aten::_flash_attention_forward.quantized"}, &flash_scaled);
+  registry.add_partial({"aten::_flash_attention_forward_no_dropout_inplace"}, &flash_into,
+                       {"query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal",
+                        "return_debug_mask"});
+  registry.add_partial({"aten::_cudnn_attention_forward"}, &cudnn_forward);
+  registry.add_partial({"shadowgraph::flex_attention"}, &flex_attention);
   registry.add("aten::_transform_bias_rescale_qkv", &heads_of_projection);
-  add_like(registry, {"aten::_flash_attention_backward", "aten::_cudnn_attention_backward"}, {1, 2, 3});
-  add_contiguous_like(registry, {"aten::_transformer_encoder_layer_fwd"}, {0});
+  add_like(
+      registry,
+      {"shadowgraph::flex_attention_backward", "aten::_flash_attention_backward", "aten::_cudnn_attention_backward"},
+      {1, 2, 3});
+  add_like(registry, {"aten::_transformer_encoder_layer_fwd"}, {0}, &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

@@ -39,7 +39,6 @@ class CollectiveCall {
   Tensor tensor(const char* name) const { return argument(name).toTensor(); }
   std::vector<Tensor> tensors(const char* name) const { return argument(name).toTensorVector(); }
   int64_t integer(const char* name) const { return argument(name).toInt(); }
-  const c10::FunctionSchema& schema() const { return schema_; }
   const std::string& name() const { return schema_.name(); }
   int64_t size() const { return group_->getSize(); }
   int64_t rank() const { return group_->getRank(); }
@@ -86,11 +85,8 @@ void check_contiguous(const Tensor& tensor, const CollectiveCall& call) {
 Tensor gathered(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
   auto sizes = input.sizes().vec();
-  if (sizes.empty()) {
-    sizes.push_back(call.size());
-  } else {
-    sizes[0] *= call.size();
-  }
+  if (sizes.empty()) sizes.push_back(1);
+  sizes[0] *= call.size();
   return rules::empty(sizes, input);
 }
 
@@ -208,12 +204,13 @@ void check_operands(const CollectiveCall& call) {
   for (const char* rank : {"root_rank", "dst", "src"}) {
     if (call.has(rank)) call.check_rank(rank);
   }
+  const bool at_root = call.has("root_rank") && call.rank() == call.integer("root_rank");
   if (name == "send" || name.starts_with("recv_")) {
     for (const Tensor& tensor : call.tensors("tensors")) {
       TORCH_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), call.name(), ": a tensor of sizes ",
                   tensor.sizes(), " with strides ", tensor.strides(), " must be contiguous");
     }
-  } else if (name == "_allgather_base_") {
+  } else if (name == "_allgather_base_" || (at_root && name == "gather_into_tensor_")) {
     check_elements(call, call.tensor("output_tensor"), call.tensor("input_tensor"));
   } else if (name == "_reduce_scatter_base_") {
     check_elements(call, call.tensor("input_tensor"), call.tensor("output_tensor"));
@@ -224,15 +221,9 @@ void check_operands(const CollectiveCall& call) {
     TORCH_CHECK(wholes.size() == parts.size(), call.name(), ": expected as many inputs as outputs, but got ",
                 parts.size(), " and ", wholes.size());
     for (size_t i = 0; i < wholes.size(); ++i) check_elements(call, wholes[i], parts[i]);
-  } else if (name == "allgather_") {
+  } else if (name == "allgather_" || (at_root && name == "gather_")) {
     check_lists(call, call.argument("output_tensors"), call.tensors("input_tensors"));
-  } else if (name == "reduce_scatter_") {
-    check_lists(call, call.argument("input_tensors"), call.tensors("output_tensors"));
-  } else if (name == "gather_" && call.rank() == call.integer("root_rank")) {
-    check_lists(call, call.argument("output_tensors"), call.tensors("input_tensors"));
-  } else if (name == "gather_into_tensor_" && call.rank() == call.integer("root_rank")) {
-    check_elements(call, call.tensor("output_tensor"), call.tensor("input_tensor"));
-  } else if (name == "scatter_" && call.rank() == call.integer("root_rank")) {
+  } else if (name == "reduce_scatter_" || (at_root && name == "scatter_")) {
     check_lists(call, call.argument("input_tensors"), call.tensors("output_tensors"));
   } else if (name == "alltoall_") {
     const auto outputs = call.tensors("output_tensors");
@@ -305,27 +296,15 @@ void register_collectives(RuleRegistry& registry) {
                    {"_c10d_functional::all_reduce_", "_c10d_functional::all_reduce_coalesced_",
                     "_c10d_functional::broadcast_", "_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors",
                     "_c10d_functional::isend", "_c10d_functional::irecv", "_c10d_functional::batch_p2p_ops"});
-  add_boxed<&with_work>(registry, {"c10d::broadcast_",
-                                   "c10d::allreduce_",
-                                   "c10d::allreduce_coalesced_",
-                                   "c10d::allgather_",
-                                   "c10d::_allgather_base_",
-                                   "c10d::allgather_coalesced_",
-                                   "c10d::allgather_into_tensor_coalesced_",
-                                   "c10d::reduce_scatter_",
-                                   "c10d::_reduce_scatter_base_",
-                                   "c10d::reduce_scatter_tensor_coalesced_",
-                                   "c10d::reduce_",
-                                   "c10d::gather_",
-                                   "c10d::gather_into_tensor_",
-                                   "c10d::scatter_",
-                                   "c10d::alltoall_",
-                                   "c10d::alltoall_base_",
-                                   "c10d::barrier",
-                                   "c10d::monitored_barrier_",
-                                   "c10d::send",
-                                   "c10d::recv_",
-                                   "c10d::recv_any_source_"});
+  add_boxed<&with_work>(registry, {"c10d::broadcast_", "c10d::allreduce_", "c10d::allreduce_coalesced_",
+                                   "c10d::reduce_", "c10d::barrier"});
+  add_boxed<&with_work>(registry, {"c10d::allgather_", "c10d::_allgather_base_", "c10d::allgather_coalesced_",
+                                   "c10d::allgather_into_tensor_coalesced_"});
+  add_boxed<&with_work>(
+      registry, {"c10d::reduce_scatter_", "c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_"});
+  add_boxed<&with_work>(registry, {"c10d::gather_", "c10d::gather_into_tensor_", "c10d::scatter_", "c10d::alltoall_",
+                                   "c10d::alltoall_base_"});
+  add_boxed<&with_work>(registry, {"c10d::monitored_barrier_", "c10d::send", "c10d::recv_", "c10d::recv_any_source_"});
 }
 
 }  // namespace shadowgraph::rules

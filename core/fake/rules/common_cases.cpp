@@ -8,16 +8,6 @@
 #include <ATen/Operators.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/_reshape_alias_ops.h>
-#include <ATen/ops/_unsafe_view_ops.h>
-#include <ATen/ops/copy_ops.h>
-#include <ATen/ops/expand_ops.h>
-#include <ATen/ops/permute_ops.h>
-#include <ATen/ops/select_ops.h>
-#include <ATen/ops/set_ops.h>
-#include <ATen/ops/slice_ops.h>
-#include <ATen/ops/t_ops.h>
-#include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include <limits>
@@ -234,15 +224,9 @@ bool is_row_major(const Tensor& x) {
 
 bool is_plain(const Tensor& x) {
   if (!x.defined() || x.unsafeGetTensorImpl()->is_wrapped_number()) return false;
-  switch (x.scalar_type()) {
-    case ScalarType::Float:
-    case ScalarType::Double:
-    case ScalarType::Half:
-    case ScalarType::BFloat16:
-      return is_row_major(x);
-    default:
-      return false;
-  }
+  const ScalarType dtype = x.scalar_type();
+  return (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16) &&
+         is_row_major(x);
 }
 
 bool are_alike(const Tensor& x, const Tensor& y) {

@@ -64,17 +64,9 @@ struct ConvolutionKernel {
 
 // Returns whether it is an im2col kernel, which rejects empty results and processes one group at a time.
 bool is_slow_kernel(ConvBackend backend) {
-  switch (backend) {
-    case ConvBackend::Slow2d:
-    case ConvBackend::Slow3d:
-    case ConvBackend::SlowDilated2d:
-    case ConvBackend::SlowDilated3d:
-    case ConvBackend::SlowTranspose2d:
-    case ConvBackend::SlowTranspose3d:
-      return true;
-    default:
-      return false;
-  }
+  using enum ConvBackend;
+  return backend == Slow2d || backend == Slow3d || backend == SlowDilated2d || backend == SlowDilated3d ||
+         backend == SlowTranspose2d || backend == SlowTranspose3d;
 }
 
 Tensor contiguous_in(const Tensor& tensor, MemoryFormat wanted) {
@@ -303,11 +295,8 @@ struct Call {
 
   bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
 
-  // The slow kernels reject empty results and process one group at a time.
-  bool on_slow_kernel() const { return is_slow_kernel(backend); }
-
   Tensor output() const {
-    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
+    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !is_slow_kernel(backend));
     if (backend == ConvBackend::Empty) return result(empty_output(sizes));
     return result(rules::empty(sizes, input, joined_format(sizes, 1, format)));
   }
@@ -335,7 +324,7 @@ struct Call {
 
   // cat of the groups' results uses the suggested format of each.
   MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
-    if (parameters.groups == 1 || !on_slow_kernel() || of_each == MemoryFormat::Contiguous) return of_each;
+    if (parameters.groups == 1 || !is_slow_kernel(backend) || of_each == MemoryFormat::Contiguous) return of_each;
     DimVector group(sizes);
     group[dimension] /= parameters.groups;
     return rules::empty(group, input, of_each).suggest_memory_format();
@@ -370,13 +359,6 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
   const Call call(input, weight, bias,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
   return call.output();
-}
-
-Tensor underscore_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
-                              IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-                              int64_t groups, bool /*benchmark*/, bool /*deterministic*/, bool /*cudnn_enabled*/,
-                              bool /*allow_tf32*/) {
-  return rules::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 }
 
 ThreeTensors convolution_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
@@ -429,8 +411,7 @@ Tensor mkldnn_convolution(const Tensor& input, const Tensor& weight, const Optio
 }
 
 Tensor cudnn_convolution(const Tensor& input, const Tensor& weight, IntArrayRef padding, IntArrayRef stride,
-                         IntArrayRef dilation, int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
-                         bool /*allow_tf32*/) {
+                         IntArrayRef dilation, int64_t groups) {
   return library_convolution(input, weight, std::nullopt,
                              parameters_for(weight, stride, padding, dilation, false, {0}, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
@@ -442,15 +423,9 @@ Tensor cudnn_convolution_relu(const Tensor& input, const Tensor& weight, const O
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
-Tensor cudnn_convolution_add_relu(const Tensor& input, const Tensor& weight, const Tensor& /*z*/,
-                                  const std::optional<Scalar>& /*alpha*/, const OptionalTensor& bias,
-                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
-  return rules::cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
-}
-
 Tensor cudnn_convolution_transpose(const Tensor& input, const Tensor& weight, IntArrayRef padding,
-                                   IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups,
-                                   bool /*benchmark*/, bool /*deterministic*/, bool /*allow_tf32*/) {
+                                   IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation,
+                                   int64_t groups) {
   return library_convolution(input, weight, std::nullopt,
                              parameters_for(weight, stride, padding, dilation, true, output_padding, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
@@ -554,11 +529,9 @@ ThreeTensors slow_conv2d_backward(const Tensor& grad, const Tensor& x, const Ten
   // The kernel checks only the weight's format to decide whether the gradient's is valid.
   TORCH_CHECK(on_cuda() || !wanted[1] || format == MemoryFormat::Contiguous || weight.is_contiguous(format),
               "slow_conv2d: grad_weight must be contiguous");
-  ThreeTensors grads;
-  if (wanted[0]) std::get<0>(grads) = rules::empty(x.sizes(), x, format);
-  if (wanted[1]) std::get<1>(grads) = rules::empty(weight.sizes(), weight, format);
-  if (wanted[2]) std::get<2>(grads) = rules::empty({weight.size(0)}, grad);
-  return grads;
+  return {wanted[0] ? rules::empty(x.sizes(), x, format) : Tensor(),
+          wanted[1] ? rules::empty(weight.sizes(), weight, format) : Tensor(),
+          wanted[2] ? rules::empty({weight.size(0)}, grad) : Tensor()};
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> slow_conv2d_backward_out(const Tensor& grad, const Tensor& x,
@@ -576,12 +549,13 @@ std::tuple<Tensor&, Tensor&, Tensor&> slow_conv2d_backward_out(const Tensor& gra
   return {grad_input, grad_weight, grad_bias};
 }
 
-Tensor slow_conv_dilated2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
-                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-  check_weight(x, weight, bias, 2);
-  const auto sizes = convolved(x, 2, {weight.size(0), kernel, stride, padding, dilation});
-  check_channels(x, weight, 2);
-  return rules::empty(sizes, x, image_format(x, weight));
+template <size_t spatial>
+Tensor slow_conv_dilated(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                         IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, spatial);
+  const auto sizes = convolved(x, spatial, {weight.size(0), kernel, stride, padding, dilation});
+  check_channels(x, weight, spatial);
+  return rules::empty(sizes, x, spatial == 2 ? image_format(x, weight) : MemoryFormat::Contiguous);
 }
 
 // ---- 3-D im2col
@@ -594,14 +568,6 @@ Tensor slow_conv3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, co
   return rules::empty(convolved(x, 3, {weight.size(0), kernel, stride, padding}), x);
 }
 
-Tensor slow_conv_dilated3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
-                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-  check_weight(x, weight, bias, 3);
-  const auto sizes = convolved(x, 3, {weight.size(0), kernel, stride, padding, dilation});
-  check_channels(x, weight, 3);
-  return rules::empty(sizes, x);
-}
-
 Tensor slow_conv_transpose3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                              IntArrayRef stride, IntArrayRef padding, IntArrayRef output_padding,
                              IntArrayRef dilation) {
@@ -609,41 +575,36 @@ Tensor slow_conv_transpose3d(const Tensor& x, const Tensor& weight, IntArrayRef 
   return rules::empty(convolved(x, 3, {weight.size(1), kernel, stride, padding, dilation, true, output_padding}), x);
 }
 
-// ---- CUDA's depthwise kernels
-
-Tensor depthwise2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-  check_weight(x, weight, bias, 2);
-  return rules::empty(convolved(x, 2, {weight.size(0), kernel, stride, padding, dilation}), x);
-}
-
-Tensor depthwise3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-  check_weight(x, weight, bias, 3);
-  return rules::empty(convolved(x, 3, {weight.size(0), kernel, stride, padding, dilation}), x);
+// CUDA's depthwise kernels
+template <size_t spatial>
+Tensor depthwise(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                 IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, spatial);
+  return rules::empty(convolved(x, spatial, {weight.size(0), kernel, stride, padding, dilation}), x);
 }
 
 }  // namespace
 
 void register_convolution(RuleRegistry& registry) {
   registry.add("aten::convolution", &convolution);
-  registry.add("aten::_convolution", &underscore_convolution);
+  registry.add_partial({"aten::_convolution"}, &rules::convolution);
   registry.add("aten::convolution_backward", &convolution_backward);
   registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
-  registry.add("aten::cudnn_convolution", &cudnn_convolution);
+  registry.add_partial({"aten::cudnn_convolution"}, &cudnn_convolution);
   registry.add("aten::cudnn_convolution_relu", &cudnn_convolution_relu);
-  registry.add("aten::cudnn_convolution_add_relu", &cudnn_convolution_add_relu);
-  registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
+  registry.add_partial({"aten::cudnn_convolution_add_relu"}, &cudnn_convolution_relu,
+                       {"self", "weight", "bias", "stride", "padding", "dilation", "groups"});
+  registry.add_partial({"aten::cudnn_convolution_transpose"}, &cudnn_convolution_transpose);
   registry.add("aten::_slow_conv2d_forward", &slow_conv2d);
   registry.add("aten::_slow_conv2d_forward.output", &slow_conv2d_out);
   registry.add("aten::_slow_conv2d_backward.output_mask", &slow_conv2d_backward);
   registry.add("aten::_slow_conv2d_backward.grad_input", &slow_conv2d_backward_out);
-  registry.add("aten::slow_conv_dilated2d", &slow_conv_dilated2d);
+  registry.add("aten::slow_conv_dilated2d", &slow_conv_dilated<2>);
   registry.add("aten::slow_conv3d_forward", &slow_conv3d);
-  registry.add("aten::slow_conv_dilated3d", &slow_conv_dilated3d);
+  registry.add("aten::slow_conv_dilated3d", &slow_conv_dilated<3>);
   registry.add("aten::slow_conv_transpose3d", &slow_conv_transpose3d);
-  registry.add("aten::_conv_depthwise2d", &depthwise2d);
-  registry.add("aten::conv_depthwise3d", &depthwise3d);
+  registry.add("aten::_conv_depthwise2d", &depthwise<2>);
+  registry.add("aten::conv_depthwise3d", &depthwise<3>);
 }
 
 }  // namespace shadowgraph::rules

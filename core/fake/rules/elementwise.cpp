@@ -208,15 +208,6 @@ Tensor& hardtanh_(Tensor& x, const Scalar& low, const Scalar& high) {
   return elementwise_into(x, {x}, kSameDtype);
 }
 
-Tensor hardtanh_backward(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/) {
-  return elementwise({grad, x});
-}
-
-Tensor& hardtanh_backward_out(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/,
-                              Tensor& result) {
-  return elementwise_into(result, {grad, x});
-}
-
 // Has the input's dtype, even if the gradient has another.
 Tensor mish_backward(const Tensor& grad, const Tensor& x) {
   Tensor result = rules::empty({0}, x);
@@ -224,13 +215,13 @@ Tensor mish_backward(const Tensor& grad, const Tensor& x) {
 }
 
 // The functional result copied into a contiguous one.
-Tensor& mvlgamma_out(const Tensor& x, int64_t /*p*/, Tensor& result) {
+Tensor& mvlgamma_out(const Tensor& x, Tensor& result) {
   if (result.sizes() == x.sizes()) return elementwise_into(result, {x}, kFloat);
   const Tensor contiguous = rules::empty_contiguous_like(x);
   return elementwise_into(result, {contiguous}, kFloat);
 }
 
-Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
+Tensor glu_backward(const Tensor& x, int64_t dim) {
   TORCH_CHECK(x.dim() > 0, "glu does not support 0-dimensional tensors");
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
   TORCH_CHECK(x.size(d) % 2 == 0, "Halving dimension must be even, but dimension ", d, " is size ", x.size(d));
@@ -264,14 +255,12 @@ void check_rrelu(const Tensor& x, const Tensor& noise, const Scalar& lower, cons
               " noise.shape = ", noise.sizes());
 }
 
-Tensor rrelu_with_noise(const Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
-                        const std::optional<at::Generator>& /*generator*/) {
+Tensor rrelu_with_noise(const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper) {
   check_rrelu(x, noise, lower, upper);
   return rules::empty(x.sizes(), x);
 }
 
-Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
-                          const std::optional<at::Generator>& /*generator*/) {
+Tensor& rrelu_with_noise_(Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper) {
   check_rrelu(x, noise, lower, upper);
   return x;
 }
@@ -293,35 +282,28 @@ constexpr char kMishBackward[] = "aten::mish_backward";
 // ---- Dtypes without a CPU kernel that the Meta kernel accepts. Lists (_foreach_frac) come here with each of their
 // tensors. Found by running each operator for each dtype; those of GPU kernels differ and are not checked.
 
-enum class Refused : uint8_t { kBool, kComplex, kBoolAndComplex, kIntegersAndBool, kAllButFloating };
+struct Refused {
+  enum : int { kBool = 1, kIntegers = 2, kComplex = 4 };
+};
 
-bool refuses(Refused what, ScalarType dtype) {
-  const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  switch (what) {
-    case Refused::kBool:
-      return dtype == at::kBool;
-    case Refused::kComplex:
-      return c10::isComplexType(dtype);
-    case Refused::kBoolAndComplex:
-      return dtype == at::kBool || c10::isComplexType(dtype);
-    case Refused::kIntegersAndBool:
-      return integral;
-    case Refused::kAllButFloating:
-      return integral || c10::isComplexType(dtype);
-  }
-  return false;
+bool refuses(int what, ScalarType dtype) {
+  const int kind = dtype == at::kBool                  ? Refused::kBool
+                   : c10::isIntegralType(dtype, false) ? Refused::kIntegers
+                   : c10::isComplexType(dtype)         ? Refused::kComplex
+                                                       : 0;
+  return (what & kind) != 0;
 }
 
 // The kernel's dtype is the promoted one, which is unsupported if all operands' are. Other arguments do not matter.
-bool is_refused(Refused what, const Tensor& operand) { return refuses(what, operand.scalar_type()); }
+bool is_refused(int what, const Tensor& operand) { return refuses(what, operand.scalar_type()); }
 template <class T>
-bool is_refused(Refused /*what*/, const T& /*argument*/) {
+bool is_refused(int /*what*/, const T& /*argument*/) {
   return true;
 }
 
-template <class Operator, Refused what, class Signature = typename Operator::schema>
+template <class Operator, int what, class Signature = typename Operator::schema>
 struct Checked;
-template <class Operator, Refused what, class Result, class First, class... Rest>
+template <class Operator, int what, class Result, class First, class... Rest>
 struct Checked<Operator, what, Result(First, Rest...)> {
   static Result run(First first, Rest... rest) {
     if (refuses(what, first.scalar_type()) && simulated_device().is_cpu()) {
@@ -332,7 +314,7 @@ struct Checked<Operator, what, Result(First, Rest...)> {
   }
 };
 
-template <Refused what, class... Operators>
+template <int what, class... Operators>
 void add(RuleRegistry& registry) {
   const auto add_one = [&]<class Operator>(const Operator*) {
     const std::string overload = Operator::overload_name;
@@ -376,7 +358,7 @@ void register_elementwise(RuleRegistry& registry) {
   add_forms<Unary<kSameDtype>>(registry, "hardswish");
   add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
   add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
-  registry.add("aten::mvlgamma.out", &mvlgamma_out);
+  registry.add_partial({"aten::mvlgamma.out"}, &mvlgamma_out, {"self", "out"});
   registry.add("aten::isnan", &Unary<kBool>::functional);
   registry.add("aten::conj_physical_", &Unary<kSameDtype>::in_place);
   registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
@@ -413,24 +395,24 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::relu_", &relu_);
   registry.add("aten::hardtanh", &hardtanh);
   registry.add("aten::hardtanh_", &hardtanh_);
-  registry.add("aten::hardtanh_backward", &hardtanh_backward);
-  registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
-  registry.add("aten::glu_backward", &glu_backward);
+  registry.add("aten::hardtanh_backward", &Binary<kPromote, const Scalar&, const Scalar&>::functional);
+  registry.add("aten::hardtanh_backward.grad_input", &Binary<kPromote, const Scalar&, const Scalar&>::out);
+  registry.add_partial({"aten::glu_backward"}, &glu_backward, {"self", "dim"});
   registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
   registry.add("aten::log_sigmoid_forward.output", &log_sigmoid_forward_out);
   registry.add("aten::_prelu_kernel", &prelu);
   registry.add("aten::_prelu_kernel_backward", &prelu_backward);
-  registry.add("aten::rrelu_with_noise", &rrelu_with_noise);
-  registry.add("aten::rrelu_with_noise_", &rrelu_with_noise_);
-  add<Refused::kAllButFloating, op::frac, op::frac_, op::frac_out>(registry);
-  add<Refused::kBoolAndComplex, op::round, op::round_, op::round_out>(registry);
+  registry.add_partial({"aten::rrelu_with_noise"}, &rrelu_with_noise);
+  registry.add_partial({"aten::rrelu_with_noise_"}, &rrelu_with_noise_);
+  add<Refused::kBool | Refused::kIntegers | Refused::kComplex, op::frac, op::frac_, op::frac_out>(registry);
+  add<Refused::kBool | Refused::kComplex, op::round, op::round_, op::round_out>(registry);
   add<Refused::kBool, op::trunc, op::trunc_, op::trunc_out, op::floor, op::floor_, op::floor_out, op::ceil, op::ceil_,
       op::ceil_out, op::addcmul, op::addcmul_out, op::pow_Tensor_Tensor, op::pow__Tensor, op::pow_Tensor_Tensor_out>(
       registry);
   add<Refused::kComplex, op::lgamma, op::lgamma_, op::lgamma_out, op::erf, op::erf_, op::erf_out, op::erfc, op::erfc_,
       op::erfc_out, op::clamp_min_Tensor, op::clamp_min__Tensor, op::clamp_min_Tensor_out, op::clamp_max_Tensor,
       op::clamp_max__Tensor, op::clamp_max_Tensor_out>(registry);
-  add<Refused::kIntegersAndBool, op::lerp_Scalar, op::lerp__Scalar, op::lerp_Scalar_out, op::lerp_Tensor,
+  add<Refused::kBool | Refused::kIntegers, op::lerp_Scalar, op::lerp__Scalar, op::lerp_Scalar_out, op::lerp_Tensor,
       op::lerp__Tensor, op::lerp_Tensor_out>(registry);
   registry.add("aten::clamp_min", &clamp<op::clamp_min>);
   registry.add("aten::clamp_max", &clamp<op::clamp_max>);

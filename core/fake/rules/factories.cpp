@@ -22,13 +22,11 @@ int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
   return count;
 }
 
-Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype, OptionalLayout, OptionalDevice,
-                    OptionalBool) {
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype) {
   return rules::empty({2, lower_triangle(rows, columns, offset)}, dtype.value_or(c10::kLong));
 }
 
-Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype, OptionalLayout, OptionalDevice,
-                    OptionalBool) {
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype) {
   return rules::empty({2, rows * columns - lower_triangle(rows, columns, offset - 1)}, dtype.value_or(c10::kLong));
 }
 
@@ -49,8 +47,7 @@ struct Steps {
     check_bound(end, kName);
     TORCH_CHECK(count >= 0, "number of steps must be non-negative");
   }
-  static Tensor functional(const Start& start, const End& end, int64_t count, Base..., OptionalDtype dtype,
-                           OptionalLayout, OptionalDevice, OptionalBool) {
+  static Tensor functional(const Start& start, const End& end, int64_t count, Base..., OptionalDtype dtype) {
     check(start, end, count);
     return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
   }
@@ -64,8 +61,8 @@ struct Steps {
 
 template <class Start, class End>
 void add_steps(RuleRegistry& registry, const std::string& overload) {
-  registry.add("aten::linspace." + overload, &Steps<Start, End>::functional);
-  registry.add("aten::logspace." + overload, &Steps<Start, End, double>::functional);
+  registry.add_partial({("aten::linspace." + overload).c_str()}, &Steps<Start, End>::functional);
+  registry.add_partial({("aten::logspace." + overload).c_str()}, &Steps<Start, End, double>::functional);
   registry.add("aten::linspace." + overload + "_out", &Steps<Start, End>::out);
   registry.add("aten::logspace." + overload + "_out", &Steps<Start, End, double>::out);
 }
@@ -73,13 +70,12 @@ void add_steps(RuleRegistry& registry, const std::string& overload) {
 // ---- Factories whose contents do not matter
 
 // Does not open the file.
-Tensor from_file(std::string_view /*name*/, OptionalBool /*shared*/, std::optional<int64_t> size, OptionalDtype dtype,
-                 OptionalLayout, OptionalDevice, OptionalBool) {
+Tensor from_file(std::optional<int64_t> size, OptionalDtype dtype) {
   return rules::empty({size.value_or(0)}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
 // A token that orders assertions relative to other calls.
-Tensor dependency_token(OptionalDtype dtype, OptionalLayout, OptionalDevice, OptionalBool, OptionalFormat) {
+Tensor dependency_token(OptionalDtype dtype) {
   return rules::empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
@@ -98,14 +94,12 @@ Tensor philox_key_split(const Tensor& key, int64_t count) {
   return rules::empty(sizes, key);
 }
 
-Tensor philox_key_fold_in(const Tensor& key, int64_t /*data*/) {
+Tensor philox_key_fold_in(const Tensor& key) {
   check_key(key, "_philox_key_fold_in");
   return rules::empty_like(key);
 }
 
 // Dropout and random numbers. Rules draw no numbers and do not advance the generator.
-
-using Generator = std::optional<at::Generator>;
 
 void check_probability(double p, const char* name) {
   TORCH_CHECK(0 <= p && p <= 1, name, " expects p to be in [0, 1], but got p=", p);
@@ -127,28 +121,24 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 }
 
 // CUDA's kernel, with a byte mask.
-TwoTensors fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
+TwoTensors fused_dropout(const Tensor& x, double p) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   return {rules::empty_like(x), rules::empty_like(x, c10::kByte)};
 }
 
-Tensor masked_scale(const Tensor& x, const Tensor& mask, double /*scale*/) {
+Tensor masked_scale(const Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kByte, "mask should be torch.uint8 dtype");
   return rules::empty_like(x, x.suggest_memory_format());
 }
 
 // ---- Random tensors
 
-Tensor bernoulli(const Tensor& p, const Generator& /*generator*/) { return rules::empty(p.sizes(), p); }
-
-Tensor bernoulli_p(const Tensor& like, double p, const Generator& /*generator*/) {
+Tensor bernoulli_p(const Tensor& like, double p) {
   check_probability(p, "bernoulli_");
   return rules::empty(like.sizes(), like);
 }
 
-Tensor poisson(const Tensor& rates, const Generator& /*generator*/) { return rules::empty(rates.sizes(), rates); }
-
-Tensor binomial(const Tensor& count, const Tensor& p, const Generator& /*generator*/) {
+Tensor binomial(const Tensor& count, const Tensor& p) {
   Tensor result = rules::empty(count.sizes(), count);
   return elementwise_into(result, {count, p});
 }
@@ -160,7 +150,7 @@ Tensor dirichlet_gradient(const Tensor& sample, const Tensor& alpha, const Tenso
   return elementwise_into(result, {sample, alpha, total});
 }
 
-Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, const Generator& /*generator*/) {
+Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement) {
   TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(c10::isFloatingType(weights.scalar_type()),
               "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());
@@ -171,21 +161,15 @@ Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, con
                             : rules::empty({weights.size(0), samples}, c10::kLong);
 }
 
-Tensor& multinomial_out(const Tensor& weights, int64_t samples, bool replacement, const Generator& generator,
-                        Tensor& result) {
+Tensor& multinomial_out(const Tensor& weights, int64_t samples, bool replacement, Tensor& result) {
   TORCH_CHECK(result.scalar_type() == c10::kLong, "multinomial expects Long tensor out, got: ", result.scalar_type());
-  at::native::resize_output(result, rules::multinomial(weights, samples, replacement, generator).sizes());
+  at::native::resize_output(result, rules::multinomial(weights, samples, replacement).sizes());
   return result;
 }
 
-Tensor randperm(int64_t n, OptionalDtype dtype, OptionalLayout, OptionalDevice, OptionalBool) {
+Tensor randperm(int64_t n, OptionalDtype dtype) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   return rules::empty({n}, dtype.value_or(c10::kLong));
-}
-
-Tensor randperm_generator(int64_t n, const Generator& /*generator*/, OptionalDtype dtype, OptionalLayout layout,
-                          OptionalDevice device, OptionalBool pinned) {
-  return randperm(n, dtype, layout, device, pinned);
 }
 
 // ---- In place
@@ -196,12 +180,12 @@ Tensor& written(Tensor& self) {
   return self;
 }
 
-Tensor& bernoulli_(Tensor& self, double p, const Generator& /*generator*/) {
+Tensor& bernoulli_(Tensor& self, double p) {
   check_probability(p, "bernoulli_");
   return written(self);
 }
 
-Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, const Generator& /*generator*/) {
+Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p) {
   (void)p.expand(self.sizes());  // throws if it does not fit
   return written(self);
 }
@@ -211,31 +195,31 @@ void check_floating(const Tensor& self, const char* name) {
               self.scalar_type());
 }
 
-Tensor& exponential_(Tensor& self, double lambda, const Generator& /*generator*/) {
+Tensor& exponential_(Tensor& self, double lambda) {
   TORCH_CHECK(lambda > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
   check_floating(self, "exponential_");
   return written(self);
 }
 
-Tensor& geometric_(Tensor& self, double p, const Generator& /*generator*/) {
+Tensor& geometric_(Tensor& self, double p) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
   return written(self);
 }
 
-Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, const Generator& /*generator*/) {
+Tensor& cauchy_(Tensor& self, double sigma) {
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   check_floating(self, "cauchy_");
   return written(self);
 }
 
-Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
+Tensor& log_normal_(Tensor& self, double deviation) {
   TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
   check_floating(self, "log_normal_");
   return written(self);
 }
 
 // No kernel is compiled for integers, bool or the 8-bit floating-point types.
-Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
+Tensor& normal_(Tensor& self, double deviation) {
   TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
   const ScalarType dtype = self.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(c10::isComplexType(dtype) || (c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype)),
@@ -247,37 +231,35 @@ Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator
 }  // namespace
 
 void register_factories(RuleRegistry& registry) {
-  registry.add("aten::tril_indices", &tril_indices);
-  registry.add("aten::triu_indices", &triu_indices);
+  registry.add_partial({"aten::tril_indices"}, &tril_indices);
+  registry.add_partial({"aten::triu_indices"}, &triu_indices);
   add_steps<Tensor, Tensor>(registry, "Tensor_Tensor");
   add_steps<Tensor, Scalar>(registry, "Tensor_Scalar");
   add_steps<Scalar, Tensor>(registry, "Scalar_Tensor");
-  registry.add("aten::from_file", &from_file);
-  registry.add("aten::_make_dep_token", &dependency_token);
+  registry.add_partial({"aten::from_file"}, &from_file, {"size", "dtype"});
+  registry.add_partial({"aten::_make_dep_token"}, &dependency_token);
   registry.add("aten::_philox_key_split", &philox_key_split);
-  registry.add("aten::_philox_key_fold_in", &philox_key_fold_in);
+  registry.add_partial({"aten::_philox_key_fold_in"}, &philox_key_fold_in);
   registry.add("aten::native_dropout", &native_dropout);
   registry.add("aten::native_dropout_backward", &native_dropout_backward);
-  registry.add("aten::_fused_dropout", &fused_dropout);
-  registry.add("aten::_masked_scale", &masked_scale);
-  registry.add("aten::bernoulli", &bernoulli);
-  registry.add("aten::bernoulli.p", &bernoulli_p);
-  registry.add("aten::poisson", &poisson);
+  registry.add_partial({"aten::_fused_dropout"}, &fused_dropout);
+  registry.add_partial({"aten::_masked_scale"}, &masked_scale);
+  registry.add_partial({"aten::bernoulli.p"}, &bernoulli_p);
   registry.add("aten::_standard_gamma_grad", &sample_gradient);
   registry.add("aten::_dirichlet_grad", &dirichlet_gradient);
-  registry.add("aten::binomial", &binomial);
-  registry.add("aten::multinomial", &multinomial);
-  registry.add("aten::multinomial.out", &multinomial_out);
-  registry.add("aten::randperm", &randperm);
-  registry.add("aten::randperm.generator", &randperm_generator);
-  registry.add("aten::bernoulli_.float", &bernoulli_);
-  registry.add("aten::bernoulli_.Tensor", &bernoulli_tensor_);
-  registry.add("aten::exponential_", &exponential_);
-  registry.add("aten::geometric_", &geometric_);
-  registry.add("aten::cauchy_", &cauchy_);
-  registry.add("aten::log_normal_", &log_normal_);
-  registry.add("aten::normal_", &normal_);
-  add_contiguous_like(registry, {"aten::_standard_gamma", "aten::_sample_dirichlet"}, {0});
+  registry.add_partial({"aten::binomial"}, &binomial);
+  registry.add_partial({"aten::multinomial"}, &multinomial);
+  registry.add_partial({"aten::multinomial.out"}, &multinomial_out, {"self", "num_samples", "replacement", "out"});
+  registry.add_partial({"aten::randperm", "aten::randperm.generator"}, &randperm, {"n", "dtype"});
+  registry.add_partial({"aten::bernoulli_.float"}, &bernoulli_);
+  registry.add_partial({"aten::bernoulli_.Tensor"}, &bernoulli_tensor_);
+  registry.add_partial({"aten::exponential_"}, &exponential_);
+  registry.add_partial({"aten::geometric_"}, &geometric_);
+  registry.add_partial({"aten::cauchy_"}, &cauchy_, {"self", "sigma"});
+  registry.add_partial({"aten::log_normal_"}, &log_normal_, {"self", "std"});
+  registry.add_partial({"aten::normal_"}, &normal_, {"self", "std"});
+  add_like(registry, {"aten::bernoulli", "aten::poisson", "aten::_standard_gamma", "aten::_sample_dirichlet"}, {0},
+           &empty_contiguous_like);
   add_like(registry, {"aten::_functional_assert_async.msg"}, {2});
 }
 

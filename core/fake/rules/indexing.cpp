@@ -48,9 +48,7 @@ Tensor take(const Tensor& x, const Tensor& index) {
   return rules::empty(index.sizes(), x);
 }
 
-Tensor masked_scatter_backward(const Tensor& grad, const Tensor& /*mask*/, IntArrayRef sizes) {
-  return rules::empty(sizes, grad);
-}
+Tensor masked_scatter_backward(const Tensor& grad, IntArrayRef sizes) { return rules::empty(sizes, grad); }
 
 Tensor& masked_scatter_(Tensor& x, const Tensor& mask, const Tensor& source) {
   TORCH_CHECK(x.scalar_type() == source.scalar_type(),
@@ -64,7 +62,7 @@ Tensor& masked_scatter_(Tensor& x, const Tensor& mask, const Tensor& source) {
 }
 
 // The caller provides the number of results.
-Tensor nonzero_static(const Tensor& x, int64_t size, int64_t /*fill_value*/) {
+Tensor nonzero_static(const Tensor& x, int64_t size) {
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
   return on_cuda() ? rules::empty_strided({size, x.dim()}, {1, size}, c10::kLong)
                    : rules::empty({size, x.dim()}, c10::kLong);
@@ -89,7 +87,7 @@ Tensor embedding_dense_backward(const Tensor& grad, const Tensor& /*indices*/, i
   return rules::empty({weights, grad.size(-1)}, grad);
 }
 
-Tensor& embedding_renorm_(Tensor& weight, const Tensor& indices, double /*maximum*/, double /*norm*/) {
+Tensor& embedding_renorm_(Tensor& weight, const Tensor& indices) {
   TORCH_CHECK(weight.dim() == 2, "Expected 2-dimensional tensor, but got ", weight.dim(),
               "-dimensional tensor for argument #1 'self' (while checking arguments for embedding_renorm_)");
   check_integral(indices, "embedding_renorm_");
@@ -126,26 +124,17 @@ FourTensors embedding_bag(const Tensor& weight, const Tensor& indices, const Ten
           rules::empty(mode == kMax ? output.sizes() : bag_size.sizes(), type)};
 }
 
-Tensor embedding_bag_dense_backward(const Tensor& grad, const Tensor& /*indices*/, const Tensor& /*offset_to_bag*/,
-                                    const Tensor& /*bag_size*/, const Tensor& /*max_indices*/, int64_t weights,
-                                    bool /*scale_by_frequency*/, int64_t /*mode*/,
-                                    const OptionalTensor& /*per_sample_weights*/, int64_t /*padding_index*/) {
+Tensor embedding_bag_dense_backward(const Tensor& grad, int64_t weights) {
   return rules::empty({weights, grad.size(1)}, grad);
 }
 
-Tensor embedding_bag_backward(const Tensor& grad, const Tensor& /*indices*/, const Tensor& /*offsets*/,
-                              const Tensor& /*offset_to_bag*/, const Tensor& /*bag_size*/,
-                              const Tensor& /*max_indices*/, int64_t weights, bool /*scale_by_frequency*/,
-                              int64_t /*mode*/, bool sparse, const OptionalTensor& /*per_sample_weights*/,
-                              int64_t /*padding_index*/) {
+Tensor embedding_bag_backward(const Tensor& grad, int64_t weights, bool sparse) {
   TORCH_CHECK(!sparse,
               "embedding_bag with sparse=True is not supported: fake tensors cannot be sparse; use sparse=False");
   return rules::empty({weights, grad.size(1)}, grad);
 }
 
-Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& /*weight*/, const Tensor& indices,
-                                      const Tensor& /*offsets*/, const Tensor& /*offset_to_bag*/, int64_t /*mode*/,
-                                      int64_t /*padding_index*/) {
+Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& indices) {
   return rules::empty({indices.size(0)}, grad);
 }
 
@@ -170,8 +159,7 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool righ
   return rules::empty(x.sizes(), position_type(int32));
 }
 
-Tensor searchsorted_scalar(const Tensor& sorted, const Scalar& /*x*/, bool int32, bool /*right*/,
-                           std::optional<std::string_view> /*side*/, const OptionalTensor& /*sorter*/) {
+Tensor searchsorted_scalar(const Tensor& sorted, bool int32) {
   TORCH_CHECK(sorted.dim() == 1,
               "torch.searchsorted(): input value can be a scalar only when boundaries tensor "
               "dimension is 1, but we got boundaries tensor dim(",
@@ -179,12 +167,12 @@ Tensor searchsorted_scalar(const Tensor& sorted, const Scalar& /*x*/, bool int32
   return rules::empty({}, position_type(int32));
 }
 
-Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool int32, bool /*right*/) {
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool int32) {
   TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
   return rules::empty(x.sizes(), position_type(int32));
 }
 
-Tensor bucketize_scalar(const Scalar& /*x*/, const Tensor& boundaries, bool int32, bool /*right*/) {
+Tensor bucketize_scalar(const Tensor& boundaries, bool int32) {
   TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
   return rules::empty({}, position_type(int32));
 }
@@ -374,20 +362,21 @@ void register_indexing(RuleRegistry& registry) {
   registry.add("aten::index_select", &index_select);
   registry.add("aten::take", &take);
   registry.add("aten::masked_scatter_", &masked_scatter_);
-  registry.add("aten::masked_scatter_backward", &masked_scatter_backward);
-  registry.add("aten::nonzero_static", &nonzero_static);
+  registry.add_partial({"aten::masked_scatter_backward"}, &masked_scatter_backward, {"grad_output", "sizes"});
+  registry.add_partial({"aten::nonzero_static"}, &nonzero_static);
   registry.add("aten::embedding", &embedding);
   registry.add("aten::embedding_dense_backward", &embedding_dense_backward);
-  registry.add("aten::embedding_renorm_", &embedding_renorm_);
+  registry.add_partial({"aten::embedding_renorm_"}, &embedding_renorm_);
   registry.add("aten::_embedding_bag", &embedding_bag<true>);
   registry.add("aten::_embedding_bag_forward_only", &embedding_bag<false>);
-  registry.add("aten::_embedding_bag_backward", &embedding_bag_backward);
-  registry.add("aten::_embedding_bag_dense_backward", &embedding_bag_dense_backward);
-  registry.add("aten::_embedding_bag_per_sample_weights_backward", &embedding_bag_weights_backward);
+  registry.add_partial({"aten::_embedding_bag_backward"}, &embedding_bag_backward, {"grad", "num_weights", "sparse"});
+  registry.add_partial({"aten::_embedding_bag_dense_backward"}, &embedding_bag_dense_backward, {"grad", "num_weights"});
+  registry.add_partial({"aten::_embedding_bag_per_sample_weights_backward"}, &embedding_bag_weights_backward,
+                       {"grad", "indices"});
   registry.add("aten::searchsorted.Tensor", &searchsorted);
-  registry.add("aten::searchsorted.Scalar", &searchsorted_scalar);
-  registry.add("aten::bucketize.Tensor", &bucketize);
-  registry.add("aten::bucketize.Scalar", &bucketize_scalar);
+  registry.add_partial({"aten::searchsorted.Scalar"}, &searchsorted_scalar, {"sorted_sequence", "out_int32"});
+  registry.add_partial({"aten::bucketize.Tensor"}, &bucketize);
+  registry.add_partial({"aten::bucketize.Scalar"}, &bucketize_scalar, {"boundaries", "out_int32"});
   registry.add("aten::nonzero", &nonzero);
   registry.add("aten::_pack_padded_sequence", &pack_padded_sequence);
   registry.add("aten::masked_select", &masked_select);

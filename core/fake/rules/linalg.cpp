@@ -89,11 +89,9 @@ Tensor& lu_solve_out(const Tensor& lu, const Tensor& pivots, const Tensor& b, bo
   return out;
 }
 
-Tensor cholesky_solve_helper(const Tensor& b, const Tensor& /*a*/, bool /*upper*/) { return column_major_like(b); }
-
 // ---- Cholesky
 
-Tensor cholesky(const Tensor& x, bool /*upper*/) {
+Tensor cholesky(const Tensor& x) {
   at::native::squareCheckInputs(x, "cholesky");
   return x.numel() == 0 ? rules::empty_contiguous_like(x) : column_major_like(x);
 }
@@ -293,8 +291,8 @@ void register_linalg(RuleRegistry& registry) {
   registry.add("aten::linalg_lu_solve", &lu_solve);
   registry.add("aten::linalg_lu_solve.out", &lu_solve_out);
   registry.add("aten::triangular_solve.X", &triangular_solve_out);
-  registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
-  registry.add("aten::cholesky", &cholesky);
+  registry.add_partial({"aten::_cholesky_solve_helper"}, &column_major_like);
+  registry.add_partial({"aten::cholesky"}, &cholesky);
   registry.add("aten::cholesky_inverse", &cholesky_inverse);
   registry.add("aten::cholesky_inverse.out", &cholesky_inverse_out);
   registry.add("aten::geqrf", &geqrf);

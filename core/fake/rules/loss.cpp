@@ -21,15 +21,6 @@ Tensor pointwise_gradient(const Tensor& grad, const Tensor& input, const Tensor&
   return elementwise_into(result, {input, target, grad});
 }
 
-Tensor mse_loss_backward(const Tensor& grad, const Tensor& input, const Tensor& target, int64_t /*reduction*/) {
-  return pointwise_gradient(grad, input, target);
-}
-
-Tensor smooth_l1_loss_backward(const Tensor& grad, const Tensor& input, const Tensor& target, int64_t /*reduction*/,
-                               double /*beta*/) {
-  return pointwise_gradient(grad, input, target);
-}
-
 Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
   return reduced(elementwise({input, target}), reduction);
@@ -37,8 +28,7 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
 
 // ---- Binary cross entropy
 
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const OptionalTensor& /*weight*/,
-                            int64_t reduction) {
+Tensor binary_cross_entropy(const Tensor& input, int64_t reduction) {
   // The kernels resize the unreduced loss.
   if (reduction == at::Reduction::None) return rules::empty_like(input);
   return empty_resized(input.sizes(), {}, input.scalar_type());
@@ -83,14 +73,12 @@ void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalT
 }
 
 TwoTensors nll_loss2d_forward(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
-                              int64_t reduction, int64_t /*ignore_index*/) {
+                              int64_t reduction) {
   check_nll_loss2d(input, target, weight);
   return {reduced(rules::empty(target.sizes(), input), reduction), rules::empty({}, input)};
 }
 
-Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& target,
-                           const OptionalTensor& weight, int64_t /*reduction*/, int64_t /*ignore_index*/,
-                           const Tensor& /*total_weight*/) {
+Tensor nll_loss2d_backward(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
   check_nll_loss2d(input, target, weight);
   Tensor result = rules::empty_like(input);
   TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // eager checks its own result
@@ -124,9 +112,7 @@ Tensor multi_margin_loss(const Tensor& input, const Tensor& target, const Scalar
 }
 
 // The CPU's kernels write the output row by row.
-Tensor& multi_margin_loss_backward_out(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
-                                       const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
-                                       int64_t /*reduction*/, Tensor& result) {
+Tensor& multi_margin_loss_backward_out(const Tensor& input, Tensor& result) {
   at::native::resize_output(result, input.sizes());
   TORCH_CHECK(on_cuda() || result.is_contiguous(), "grad_input must be contiguous");
   return result;
@@ -150,10 +136,7 @@ std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& in
 
 // ---- Connectionist temporal classification (CTC); the forward has a Meta kernel
 
-template <class Lengths>
-TwoTensors cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targets*/, Lengths /*input_lengths*/,
-                          Lengths /*target_lengths*/, int64_t /*blank*/, bool /*deterministic*/,
-                          bool /*zero_infinity*/) {
+TwoTensors cudnn_ctc_loss(const Tensor& log_probabilities) {
   return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
 }
 
@@ -171,39 +154,33 @@ bool use_cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor
 }
 
 // cuDNN and MIOpen require int32 targets on the CPU with probabilities on the GPU, which is not simulated.
-template <class Lengths>
-bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/, Lengths /*input_lengths*/,
-                          Lengths /*target_lengths*/, int64_t /*blank*/) {
-  return false;
-}
+bool use_library_ctc_loss() { return false; }
 
 }  // namespace
 
 void register_loss(RuleRegistry& registry) {
-  registry.add("aten::mse_loss_backward", &mse_loss_backward);
-  registry.add("aten::smooth_l1_loss_backward", &smooth_l1_loss_backward);
   registry.add("aten::huber_loss", &huber_loss);
-  registry.add("aten::huber_loss_backward", &smooth_l1_loss_backward);
-  registry.add("aten::binary_cross_entropy", &binary_cross_entropy);
+  registry.add_partial({"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
+                       &pointwise_gradient);
+  registry.add_partial({"aten::binary_cross_entropy"}, &binary_cross_entropy, {"self", "reduction"});
   registry.add("aten::binary_cross_entropy.out", &binary_cross_entropy_out);
   registry.add("aten::binary_cross_entropy_backward.grad_input", &binary_cross_entropy_backward_out);
-  registry.add("aten::nll_loss2d_forward", &nll_loss2d_forward);
-  registry.add("aten::nll_loss2d_backward", &nll_loss2d_backward);
+  registry.add_partial({"aten::nll_loss2d_forward"}, &nll_loss2d_forward);
+  registry.add_partial({"aten::nll_loss2d_backward"}, &nll_loss2d_backward, {"self", "target", "weight"});
   registry.add("aten::multi_margin_loss", &multi_margin_loss);
-  registry.add("aten::multi_margin_loss_backward.grad_input", &multi_margin_loss_backward_out);
+  registry.add_partial({"aten::multi_margin_loss_backward.grad_input"}, &multi_margin_loss_backward_out,
+                       {"self", "grad_input"});
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
   registry.add("aten::multilabel_margin_loss_forward.output", &multilabel_margin_loss_forward_out);
-  registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss<IntArrayRef>);
-  registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss<IntArrayRef>);
-  registry.add("aten::_cudnn_ctc_loss", &cudnn_ctc_loss<IntArrayRef>);
-  registry.add("aten::_cudnn_ctc_loss.Tensor", &cudnn_ctc_loss<const Tensor&>);
+  registry.add_partial({"aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss", "aten::_use_miopen_ctc_loss.Tensor"},
+                       &use_library_ctc_loss);
+  registry.add_partial({"aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor"}, &cudnn_ctc_loss);
   registry.add("aten::_use_cudnn_ctc_loss.Tensor", &use_cudnn_ctc_loss_of_tensors);
-  registry.add("aten::_use_miopen_ctc_loss.Tensor", &use_library_ctc_loss<const Tensor&>);
   add_like(registry, {"aten::binary_cross_entropy_backward"}, {1});
-  add_contiguous_like(registry,
-                      {"aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward",
-                       "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"},
-                      {1});
+  add_like(registry,
+           {"aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward", "aten::_ctc_loss_backward",
+            "aten::_ctc_loss_backward.Tensor"},
+           {1}, &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

@@ -75,20 +75,17 @@ ThreeTensors native_batch_norm(const Tensor& input, const OptionalTensor& weight
 }
 
 ThreeTensors native_batch_norm_legit(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                                     Tensor& running_mean, Tensor& running_var, bool training, double /*momentum*/,
-                                     double /*eps*/) {
+                                     const Tensor& running_mean, const Tensor& running_var, bool training) {
   return batch_norm_forward(input, weight, bias, running_mean, running_var, training);
 }
 
-ThreeTensors native_batch_norm_legit_no_stats(const Tensor& input, const OptionalTensor& weight,
-                                              const OptionalTensor& bias, bool training, double /*momentum*/,
-                                              double /*eps*/) {
+ThreeTensors batch_norm_without_stats(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                      bool training) {
   return batch_norm_forward(input, weight, bias, std::nullopt, std::nullopt, training);
 }
 
-ThreeTensors native_batch_norm_legit_no_training(const Tensor& input, const OptionalTensor& weight,
-                                                 const OptionalTensor& bias, const Tensor& running_mean,
-                                                 const Tensor& running_var, double /*momentum*/, double /*eps*/) {
+ThreeTensors batch_norm_in_evaluation(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                      const Tensor& running_mean, const Tensor& running_var) {
   return batch_norm_forward(input, weight, bias, running_mean, running_var, false);
 }
 
@@ -154,7 +151,7 @@ bool uses_cudnn(const Tensor& input, const OptionalTensor& weight, const Optiona
 }
 
 FourTensors batch_norm_with_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                                   Tensor& running_mean, Tensor& running_var, double /*momentum*/, double /*eps*/) {
+                                   const Tensor& running_mean, const Tensor& running_var) {
   if (uses_cudnn(input, weight, bias, running_mean, running_var, true)) {
     return cudnn_batch_norm_forward(input, *weight, true);
   }
@@ -163,8 +160,7 @@ FourTensors batch_norm_with_update(const Tensor& input, const OptionalTensor& we
 }
 
 FourTensors batch_norm_no_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                                 double /*momentum*/, double /*eps*/) {
+                                 const OptionalTensor& running_mean, const OptionalTensor& running_var) {
   auto [output, mean, invstd] = batch_norm_forward(input, weight, bias, running_mean, running_var, false);
   return {output, mean, invstd, rules::empty({0}, at::kByte)};
 }
@@ -185,27 +181,18 @@ TwoTensors two_of(int64_t channels, ScalarType dtype) {
   return {rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
 }
 
-TwoTensors batch_norm_stats(const Tensor& input, double /*eps*/) {
+TwoTensors batch_norm_stats(const Tensor& input) {
   return two_of(input.size(1), accumulate_dtype(input.scalar_type()));
 }
 
 TwoTensors batch_norm_update_stats(const Tensor& input, const OptionalTensor& running_mean,
-                                   const OptionalTensor& running_var, double /*momentum*/) {
+                                   const OptionalTensor& running_var) {
   return two_of(input.size(1), on_cuda() ? accumulate_dtype(input.scalar_type())
                                          : parameter_dtype(input, {&running_mean, &running_var}));
 }
 
 // `mean` has one row per process.
-TwoTensors batch_norm_gather_stats(const Tensor& /*input*/, const Tensor& mean, const Tensor& /*invstd*/,
-                                   const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,
-                                   double /*momentum*/, double /*eps*/, int64_t /*count*/) {
-  return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
-}
-
-TwoTensors batch_norm_gather_stats_with_counts(const Tensor& /*input*/, const Tensor& mean, const Tensor& /*invstd*/,
-                                               const OptionalTensor& /*running_mean*/,
-                                               const OptionalTensor& /*running_var*/, double /*momentum*/,
-                                               double /*eps*/, const Tensor& /*counts*/) {
+TwoTensors batch_norm_gather_stats(const Tensor& mean) {
   return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
 }
 
@@ -221,9 +208,7 @@ FourTensors batch_norm_backward_reduce(const Tensor& /*grad*/, const Tensor& inp
   return sums;
 }
 
-Tensor batch_norm_backward_elemt(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*mean*/,
-                                 const Tensor& /*invstd*/, const OptionalTensor& /*weight*/, const Tensor& /*sum_dy*/,
-                                 const Tensor& /*sum_dy_xmu*/, const Tensor& /*count*/) {
+Tensor batch_norm_backward_elemt(const Tensor& input) {
   return uses_channels_last_kernels(input) ? empty_in_suggested_format(input) : empty_contiguous_like(input);
 }
 
@@ -250,28 +235,22 @@ ThreeTensors native_layer_norm(const Tensor& input, IntArrayRef normalized, cons
 ThreeTensors native_layer_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef normalized,
                                         const Tensor& mean, const Tensor& rstd, const OptionalTensor& weight,
                                         const OptionalTensor& bias, std::array<bool, 3> output_mask) {
-  ThreeTensors grads;
   const ScalarType dtype = given(weight) ? weight->scalar_type() : input.scalar_type();
-  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
-  if (output_mask[1]) std::get<1>(grads) = rules::empty(normalized, dtype);
-  if (output_mask[2]) std::get<2>(grads) = rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype);
-  return grads;
+  return {output_mask[0] ? empty_contiguous_like(input) : Tensor(),
+          output_mask[1] ? rules::empty(normalized, dtype) : Tensor(),
+          output_mask[2] ? rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype) : Tensor()};
 }
 
 // ---- Root mean square norm
 
-TwoTensors fused_rms_norm(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
-                          std::optional<double> /*eps*/) {
+TwoTensors fused_rms_norm(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight) {
   const auto sizes = statistics_sizes(input, normalized, weight, std::nullopt);
   return {empty_contiguous_like(input), rules::empty(sizes, accumulate_dtype(input.scalar_type()))};
 }
 
-TwoTensors fused_rms_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef normalized,
-                                   const Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
-  TwoTensors grads;
-  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
-  if (output_mask[1] && given(weight)) std::get<1>(grads) = empty_contiguous_like(*weight);
-  return grads;
+TwoTensors fused_rms_norm_backward(const Tensor& input, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
+  return {output_mask[0] ? empty_contiguous_like(input) : Tensor(),
+          output_mask[1] && given(weight) ? empty_contiguous_like(*weight) : Tensor()};
 }
 
 // A libtorch without CUDA has no CUDA kernel for _fused_rms_norm and would decompose it. One with CUDA runs its
@@ -286,6 +265,10 @@ TwoTensors fused_rms_norm_as_one_operator(const Tensor& input, IntArrayRef norma
 
 // ---- Group norm
 
+Tensor group_norm_result(const Tensor& input) {
+  return on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
+}
+
 ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                int64_t batch, int64_t channels, int64_t spatial, int64_t groups, double /*eps*/) {
   TORCH_CHECK(groups > 0 && channels % groups == 0, "Expected number of channels in input to be divisible by ",
@@ -296,22 +279,15 @@ ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight
                   input.is_contiguous(on_cuda() ? MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
-  return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),
-          rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
+  return {group_norm_result(input), rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
 }
 
-ThreeTensors native_group_norm_backward(const Tensor& grad_output, const Tensor& input, const Tensor& mean,
-                                        const Tensor& rstd, const OptionalTensor& weight, int64_t batch,
-                                        int64_t channels, int64_t spatial, int64_t groups,
+ThreeTensors native_group_norm_backward(const Tensor& input, const OptionalTensor& weight, int64_t channels,
                                         std::array<bool, 3> output_mask) {
-  ThreeTensors grads;
   const ScalarType dtype = parameter_dtype(input, {&weight});
-  if (output_mask[0]) {
-    std::get<0>(grads) = on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
-  }
-  if (output_mask[1]) std::get<1>(grads) = rules::empty({channels}, dtype);
-  if (output_mask[2]) std::get<2>(grads) = rules::empty({channels}, dtype);
-  return grads;
+  return {output_mask[0] ? group_norm_result(input) : Tensor(),
+          output_mask[1] ? rules::empty({channels}, dtype) : Tensor(),
+          output_mask[2] ? rules::empty({channels}, dtype) : Tensor()};
 }
 
 // ---- Weight norm
@@ -324,8 +300,7 @@ TwoTensors weight_norm_interface(const Tensor& v, const Tensor& g, int64_t dim) 
 
 // ---- Masked softmax, used by fused attention layers
 
-Tensor masked_softmax(const Tensor& input, const Tensor& mask, std::optional<int64_t> /*dim*/,
-                      std::optional<int64_t> /*mask_type*/) {
+Tensor masked_softmax(const Tensor& input, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
   return rules::empty_like(input);
 }
@@ -334,33 +309,35 @@ Tensor masked_softmax(const Tensor& input, const Tensor& mask, std::optional<int
 
 void register_normalization(RuleRegistry& registry) {
   registry.add("aten::native_batch_norm", &native_batch_norm);
-  registry.add("aten::_native_batch_norm_legit", &native_batch_norm_legit);
-  registry.add("aten::_native_batch_norm_legit.no_stats", &native_batch_norm_legit_no_stats);
-  registry.add("aten::_native_batch_norm_legit_no_training", &native_batch_norm_legit_no_training);
+  registry.add_partial({"aten::_native_batch_norm_legit"}, &native_batch_norm_legit);
+  registry.add_partial({"aten::_native_batch_norm_legit.no_stats"}, &batch_norm_without_stats);
+  registry.add_partial({"aten::_native_batch_norm_legit_no_training"}, &batch_norm_in_evaluation);
   registry.add("aten::native_batch_norm_backward", &native_batch_norm_backward);
   registry.add("aten::cudnn_batch_norm", &cudnn_batch_norm);
   registry.add("aten::cudnn_batch_norm_backward", &cudnn_batch_norm_backward);
-  registry.add("aten::_batch_norm_with_update", &batch_norm_with_update);
-  registry.add("aten::_batch_norm_no_update", &batch_norm_no_update);
+  registry.add_partial({"aten::_batch_norm_with_update"}, &batch_norm_with_update);
+  registry.add_partial({"aten::_batch_norm_no_update"}, &batch_norm_no_update);
   registry.add("aten::batch_norm_backward", &batch_norm_backward);
-  registry.add("aten::batch_norm_stats", &batch_norm_stats);
-  registry.add("aten::batch_norm_update_stats", &batch_norm_update_stats);
-  registry.add("aten::batch_norm_gather_stats", &batch_norm_gather_stats);
-  registry.add("aten::batch_norm_gather_stats_with_counts", &batch_norm_gather_stats_with_counts);
+  registry.add_partial({"aten::batch_norm_stats"}, &batch_norm_stats);
+  registry.add_partial({"aten::batch_norm_update_stats"}, &batch_norm_update_stats);
+  registry.add_partial({"aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"},
+                       &batch_norm_gather_stats, {"mean"});
   registry.add("aten::batch_norm_backward_reduce", &batch_norm_backward_reduce);
-  registry.add("aten::batch_norm_backward_elemt", &batch_norm_backward_elemt);
+  registry.add_partial({"aten::batch_norm_backward_elemt"}, &batch_norm_backward_elemt, {"input"});
   registry.add("aten::native_layer_norm", &native_layer_norm);
   registry.add("aten::native_layer_norm_backward", &native_layer_norm_backward);
-  registry.add("aten::_fused_rms_norm", &fused_rms_norm);
-  registry.add("aten::_fused_rms_norm_backward", &fused_rms_norm_backward);
+  registry.add_partial({"aten::_fused_rms_norm"}, &fused_rms_norm);
+  registry.add_partial({"aten::_fused_rms_norm_backward"}, &fused_rms_norm_backward,
+                       {"input", "weight", "output_mask"});
   registry.add_composite("aten::_fused_rms_norm", &fused_rms_norm_as_one_operator);
-  registry.add("aten::_masked_softmax", &masked_softmax);
+  registry.add_partial({"aten::_masked_softmax"}, &masked_softmax);
   registry.add("aten::native_group_norm", &native_group_norm);
-  registry.add("aten::native_group_norm_backward", &native_group_norm_backward);
+  registry.add_partial({"aten::native_group_norm_backward"}, &native_group_norm_backward,
+                       {"input", "weight", "C", "output_mask"});
   registry.add("aten::_weight_norm_interface", &weight_norm_interface);
   add_like(registry, {"aten::batch_norm_elemt"}, {0});
-  add_contiguous_like(registry, {"aten::_masked_softmax_backward"}, {0});
-  add_contiguous_like(registry, {"aten::_weight_norm_interface_backward"}, {1, 2});
+  add_like(registry, {"aten::_masked_softmax_backward"}, {0}, &empty_contiguous_like);
+  add_like(registry, {"aten::_weight_norm_interface_backward"}, {1, 2}, &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

@@ -56,7 +56,7 @@ Tensor adaptive_avg_pool2d(const Tensor& input, IntArrayRef output) {
   return rules::empty(with_spatial(input, output), input, input.suggest_memory_format());
 }
 
-Tensor adaptive_avg_pool2d_backward(const Tensor& /*grad*/, const Tensor& input) {
+Tensor adaptive_avg_pool2d_backward(const Tensor& input) {
   return rules::empty(input.sizes(), input, input.suggest_memory_format());
 }
 
@@ -111,11 +111,7 @@ TwoTensors max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef strid
   return {rules::empty(sizes, input, volume_format(input)), rules::empty(sizes, c10::kLong, volume_format(input))};
 }
 
-Tensor max_pool3d_backward(const Tensor& /*grad*/, const Tensor& input, IntArrayRef /*kernel*/, IntArrayRef /*stride*/,
-                           IntArrayRef /*padding*/, IntArrayRef /*dilation*/, bool /*ceil*/,
-                           const Tensor& /*indices*/) {
-  return rules::empty(input.sizes(), input, volume_format(input));
-}
+Tensor max_pool3d_backward(const Tensor& input) { return rules::empty(input.sizes(), input, volume_format(input)); }
 
 // ---- Unpooling
 
@@ -164,15 +160,16 @@ Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef outp
 void register_pooling(RuleRegistry& registry) {
   registry.add("aten::max_pool1d", &max_pool1d);
   registry.add("aten::_adaptive_avg_pool2d", &adaptive_avg_pool2d);
-  registry.add("aten::_adaptive_avg_pool2d_backward", &adaptive_avg_pool2d_backward);
+  registry.add_partial({"aten::_adaptive_avg_pool2d_backward"}, &adaptive_avg_pool2d_backward, {"self"});
   registry.add("aten::_adaptive_avg_pool3d", &adaptive_avg_pool3d);
   registry.add("aten::adaptive_avg_pool3d_backward.grad_input", &adaptive_avg_pool3d_backward_out);
   registry.add("aten::max_pool3d_with_indices", &max_pool3d);
-  registry.add("aten::max_pool3d_with_indices_backward", &max_pool3d_backward);
+  registry.add_partial({"aten::max_pool3d_with_indices_backward"}, &max_pool3d_backward, {"self"});
   registry.add("aten::max_unpool2d", &max_unpool2d);
   registry.add("aten::max_unpool2d.out", &max_unpool2d_out);
   registry.add("aten::max_unpool3d", &max_unpool3d);
-  add_contiguous_like(registry, {"aten::_adaptive_avg_pool3d_backward", "aten::fractional_max_pool3d_backward"}, {1});
+  add_like(registry, {"aten::_adaptive_avg_pool3d_backward", "aten::fractional_max_pool3d_backward"}, {1},
+           &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

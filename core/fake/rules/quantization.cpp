@@ -4,10 +4,7 @@
 #include <ATen/native/GroupedMMUtils.h>
 #include <ATen/native/Resize.h>
 
-#include "core/fake/mode_state.h"
 #include "core/fake/rules/registry.h"
-#include "core/fake/thread_state.h"
-#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
@@ -34,15 +31,14 @@ void check_zero_points(const Tensor& zero_point) {
               "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.");
 }
 
-TwoTensors fake_quantize(const Tensor& x, double /*scale*/, int64_t zero_point, int64_t least, int64_t greatest) {
+TwoTensors fake_quantize(const Tensor& x, int64_t zero_point, int64_t least, int64_t greatest) {
   check_range(least, greatest);
   TORCH_CHECK(zero_point >= least && zero_point <= greatest,
               "`zero_point` must be between `quant_min` and `quant_max`.");
   return quantized_and_mask(x);
 }
 
-TwoTensors fake_quantize_by_tensors(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/,
-                                    const Tensor& /*enabled*/, int64_t least, int64_t greatest) {
+TwoTensors fake_quantize_by_tensors(const Tensor& x, int64_t least, int64_t greatest) {
   check_range(least, greatest);
   return quantized_and_mask(x);
 }
@@ -55,14 +51,13 @@ TwoTensors fake_quantize_channels(const Tensor& x, const Tensor& scale, const Te
   return quantized_and_mask(x);
 }
 
-Tensor learnable(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/, int64_t least,
-                 int64_t greatest, double /*grad_factor*/) {
+Tensor learnable(const Tensor& x, int64_t least, int64_t greatest) {
   check_range(least, greatest);
   return rules::empty_like(x);
 }
 
 Tensor learnable_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t least,
-                          int64_t greatest, double /*grad_factor*/) {
+                          int64_t greatest) {
   check_channels(x, scale, zero_point, axis);
   check_range(least, greatest);
   check_zero_points(zero_point);
@@ -81,15 +76,14 @@ void check_learnable(const Tensor& grad, const Tensor& x, int64_t least, int64_t
 }
 
 ThreeTensors learnable_backward(const Tensor& grad, const Tensor& x, const Tensor& scale, const Tensor& zero_point,
-                                int64_t least, int64_t greatest, double /*grad_factor*/) {
+                                int64_t least, int64_t greatest) {
   check_learnable(grad, x, least, greatest);
   if (x.numel() == 0) return {x, scale, zero_point};
   return {rules::empty_like(x, c10::kFloat), rules::empty({1}, c10::kFloat), rules::empty({1}, c10::kFloat)};
 }
 
 ThreeTensors learnable_channels_backward(const Tensor& grad, const Tensor& x, const Tensor& scale,
-                                         const Tensor& zero_point, int64_t axis, int64_t least, int64_t greatest,
-                                         double /*grad_factor*/) {
+                                         const Tensor& zero_point, int64_t axis, int64_t least, int64_t greatest) {
   check_learnable(grad, x, least, greatest);
   check_channels(x, scale, zero_point, axis);
   check_zero_points(zero_point);
@@ -99,10 +93,8 @@ ThreeTensors learnable_channels_backward(const Tensor& grad, const Tensor& x, co
 }
 
 // An observer without statistics is empty, and gets one element per channel.
-TwoTensors observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, const Tensor& /*quantize_on*/,
-                                Tensor& running_min, Tensor& running_max, Tensor& scale, Tensor& zero_point,
-                                double /*averaging*/, int64_t /*least*/, int64_t /*greatest*/, int64_t axis,
-                                bool per_channel, bool /*symmetric*/) {
+TwoTensors observe_and_quantize(const Tensor& x, Tensor& running_min, Tensor& running_max, Tensor& scale,
+                                Tensor& zero_point, int64_t axis, bool per_channel) {
   TORCH_CHECK(x.scalar_type() == c10::kFloat || on_cuda(), "expected scalar type Float but found ", x.scalar_type());
   if (per_channel && running_min.numel() == 0) {
     for (Tensor* const tensor : {&running_min, &running_max, &scale, &zero_point}) {
@@ -123,14 +115,12 @@ void check_add_relu(const Tensor& x) {
               "Unsupported datatype for add_relu:", x.scalar_type());
 }
 
-Tensor add_relu(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/) {
+Tensor add_relu(const Tensor& x, const Tensor& y) {
   check_add_relu(x);
   return elementwise({x, y});
 }
 
-Tensor add_relu_scalar(const Tensor& x, const Scalar& y, const Scalar& alpha) {
-  return add_relu(x, at::native::wrapped_scalar_tensor(y), alpha);
-}
+Tensor add_relu_scalar(const Tensor& x, const Scalar& y) { return add_relu(x, at::native::wrapped_scalar_tensor(y)); }
 
 Tensor& add_relu_out(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/, Tensor& result) {
   check_add_relu(x);
@@ -151,28 +141,22 @@ Tensor int4_weight(const Tensor& weight, int64_t inner_tiles) {
   return rules::empty({weight.size(0) / 8, weight.size(1) * 2 / (inner_tiles * 16), 32, inner_tiles / 2}, c10::kInt);
 }
 
-Tensor int4_weight_for_cpu(const Tensor& weight, int64_t /*inner_tiles*/) {
+Tensor int4_weight_for_cpu(const Tensor& weight) {
   check_matrix(weight, "w");
   return rules::empty({weight.size(0), weight.size(1) / 2}, c10::kByte);
 }
 
-Tensor int4_product(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/) {
+Tensor int4_product(const Tensor& x, const Tensor& weight) {
   TORCH_CHECK(weight.dim() == 4, "w must be a 4D tensor");
   return product(x, weight.size(0) * 8);
 }
 
-Tensor int4_product_for_cpu(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/) {
+Tensor int4_product_for_cpu(const Tensor& x, const Tensor& weight) {
   check_matrix(weight, "w");
   return product(x, weight.size(0));
 }
 
-Tensor int4_product_with_zeros(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/,
-                               const Tensor& /*zeros*/) {
-  check_matrix(weight, "w");
-  return product(x, weight.size(0));
-}
-
-Tensor int8_product(const Tensor& x, const Tensor& weight, const Tensor& /*scales*/) {
+Tensor int8_product(const Tensor& x, const Tensor& weight) {
   check_matrix(weight, "w");
   TORCH_CHECK(weight.size(1) == x.size(-1), "expected weight to have ", x.size(-1), " columns, but got ",
               weight.size(1));
@@ -180,19 +164,12 @@ Tensor int8_product(const Tensor& x, const Tensor& weight, const Tensor& /*scale
 }
 
 // Packed as in a libtorch without KleidiAI.
-Tensor dynamic_weight(const Tensor& weight, const Tensor& scales, const OptionalTensor& bias, int64_t /*block*/,
-                      int64_t /*inputs*/, int64_t /*outputs*/) {
+Tensor dynamic_weight(const Tensor& weight, const Tensor& scales, const OptionalTensor& bias) {
   return rules::empty({weight.numel() + scales.numel() + (given(bias) ? bias->numel() : 0)}, c10::kFloat);
 }
 
-Tensor dynamic_product(const Tensor& x, const Tensor& /*weight*/, int64_t /*block*/, int64_t /*inputs*/,
-                       int64_t outputs) {
-  return product(x, outputs);
-}
-
 // CUTLASS's product of a half-precision matrix and an 8- or 4-bit integer matrix. A byte holds two 4-bit columns.
-Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const OptionalTensor& /*bias*/,
-                    std::optional<std::string_view> /*activation*/) {
+Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale) {
   TORCH_CHECK(weight.dim() == 2 && scale.dim() == 1, "_mixed_dtypes_linear: expected a matrix and a vector of scales");
   DimVector sizes(x.sizes());
   sizes.back() = scale.size(0);
@@ -201,10 +178,7 @@ Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, 
 
 // ---- Scaled matrices
 
-Tensor scaled_product(const Tensor& a, const Tensor& b, TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
-                      IntArrayRef /*swizzle_a*/, TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
-                      IntArrayRef /*swizzle_b*/, const OptionalTensor& /*bias*/, std::optional<ScalarType> dtype,
-                      IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
+Tensor scaled_product(const Tensor& a, const Tensor& b, OptionalDtype dtype) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",
               a.sizes(), " and ", b.sizes(), ")");
   return rules::empty({a.size(0), b.size(1)}, dtype.value_or(a.scalar_type()));
@@ -250,23 +224,13 @@ Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offset
   return result;
 }
 
-Tensor scaled_grouped_mm(const Tensor& a, const Tensor& b, const Tensor& /*scale_a*/, const Tensor& /*scale_b*/,
-                         const OptionalTensor& offsets, const OptionalTensor& /*bias*/,
-                         const OptionalTensor& /*scale_result*/, std::optional<ScalarType> dtype,
-                         bool /*fast_accumulation*/) {
-  return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
-}
-
-Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
-                            IntArrayRef /*swizzle_a*/, TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
-                            IntArrayRef /*swizzle_b*/, const OptionalTensor& offsets, const OptionalTensor& /*bias*/,
-                            std::optional<ScalarType> dtype, IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
+Tensor scaled_grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offsets, OptionalDtype dtype) {
   return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
 }
 
 // ---- Jagged batches: concatenated values and the start of each sample
 
-Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef longest, double /*padding*/) {
+Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef longest) {
   TORCH_CHECK(offsets.size() == 1 && longest.size() == 1, "only one jagged dim is supported");
   DimVector sizes{offsets[0].size(0) - 1, longest[0]};
   sizes.append(values.sizes().begin() + 1, values.sizes().end());
@@ -275,12 +239,9 @@ Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef lo
 
 Tensor padded_to_jagged(const Tensor& padded, TensorList offsets, std::optional<int64_t> total) {
   TORCH_CHECK(offsets.size() == 1, "only one jagged dim is supported");
-  static DataSizes* none = new DataSizes;  // outside a mode no sizes are provided
-  ModeState* mode = thread_state.mode;
-  DataSizes& given_sizes = mode != nullptr ? mode->data_sizes : *none;
-  DimVector sizes{total ? *total
-                        : given_sizes.size("aten::_padded_dense_to_jagged_forward", "total", offsets[0],
-                                           padded.size(0) * padded.size(1))};
+  DimVector sizes{
+      total ? *total
+            : data_size("aten::_padded_dense_to_jagged_forward", "total", offsets[0], padded.size(0) * padded.size(1))};
   sizes.append(padded.sizes().begin() + 2, padded.sizes().end());
   return rules::empty(sizes, padded);
 }
@@ -288,32 +249,36 @@ Tensor padded_to_jagged(const Tensor& padded, TensorList offsets, std::optional<
 }  // namespace
 
 void register_quantization(RuleRegistry& registry) {
-  registry.add("aten::fake_quantize_per_tensor_affine_cachemask", &fake_quantize);
-  registry.add("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", &fake_quantize_by_tensors);
+  registry.add_partial({"aten::fake_quantize_per_tensor_affine_cachemask"}, &fake_quantize,
+                       {"self", "zero_point", "quant_min", "quant_max"});
+  registry.add_partial({"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"}, &fake_quantize_by_tensors,
+                       {"self", "quant_min", "quant_max"});
   registry.add("aten::fake_quantize_per_channel_affine_cachemask", &fake_quantize_channels);
-  registry.add("aten::_fake_quantize_learnable_per_tensor_affine", &learnable);
-  registry.add("aten::_fake_quantize_learnable_per_tensor_affine_backward", &learnable_backward);
-  registry.add("aten::_fake_quantize_learnable_per_channel_affine", &learnable_channels);
-  registry.add("aten::_fake_quantize_learnable_per_channel_affine_backward", &learnable_channels_backward);
-  registry.add("aten::_fused_moving_avg_obs_fq_helper", &observe_and_quantize);
+  registry.add_partial({"aten::_fake_quantize_learnable_per_tensor_affine"}, &learnable,
+                       {"self", "quant_min", "quant_max"});
+  registry.add_partial({"aten::_fake_quantize_learnable_per_tensor_affine_backward"}, &learnable_backward);
+  registry.add_partial({"aten::_fake_quantize_learnable_per_channel_affine"}, &learnable_channels);
+  registry.add_partial({"aten::_fake_quantize_learnable_per_channel_affine_backward"}, &learnable_channels_backward);
+  registry.add_partial({"aten::_fused_moving_avg_obs_fq_helper"}, &observe_and_quantize,
+                       {"self", "running_min", "running_max", "scale", "zero_point", "ch_axis", "per_row_fake_quant"});
   registry.add("aten::dequantize.self", &dequantize);
-  registry.add("aten::_add_relu.Tensor", &add_relu);
-  registry.add("aten::_add_relu.Scalar", &add_relu_scalar);
+  registry.add_partial({"aten::_add_relu.Tensor"}, &add_relu);
+  registry.add_partial({"aten::_add_relu.Scalar"}, &add_relu_scalar);
   registry.add("aten::_add_relu.out", &add_relu_out);
   registry.add("aten::_convert_weight_to_int4pack", &int4_weight);
-  registry.add("aten::_convert_weight_to_int4pack_for_cpu", &int4_weight_for_cpu);
-  registry.add("aten::_weight_int4pack_mm", &int4_product);
-  registry.add("aten::_weight_int4pack_mm_for_cpu", &int4_product_for_cpu);
-  registry.add("aten::_weight_int4pack_mm_with_scales_and_zeros", &int4_product_with_zeros);
-  registry.add("aten::_weight_int8pack_mm", &int8_product);
-  registry.add("aten::_dyn_quant_pack_4bit_weight", &dynamic_weight);
-  registry.add("aten::_dyn_quant_matmul_4bit", &dynamic_product);
-  registry.add("aten::_mixed_dtypes_linear", &mixed_linear);
-  registry.add("aten::_scaled_mm_v2", &scaled_product);
+  registry.add_partial({"aten::_convert_weight_to_int4pack_for_cpu"}, &int4_weight_for_cpu);
+  registry.add_partial({"aten::_weight_int4pack_mm"}, &int4_product);
+  registry.add_partial({"aten::_weight_int4pack_mm_for_cpu", "aten::_weight_int4pack_mm_with_scales_and_zeros"},
+                       &int4_product_for_cpu);
+  registry.add_partial({"aten::_weight_int8pack_mm"}, &int8_product);
+  registry.add_partial({"aten::_dyn_quant_pack_4bit_weight"}, &dynamic_weight);
+  registry.add_partial({"aten::_dyn_quant_matmul_4bit"}, &product, {"inp", "out_features"});
+  registry.add_partial({"aten::_mixed_dtypes_linear"}, &mixed_linear);
+  registry.add_partial({"aten::_scaled_mm_v2"}, &scaled_product, {"self", "mat2", "out_dtype"});
   registry.add("aten::_grouped_mm", &grouped_mm);
-  registry.add("aten::_scaled_grouped_mm", &scaled_grouped_mm);
-  registry.add("aten::_scaled_grouped_mm_v2", &scaled_grouped_mm_v2);
-  registry.add("aten::_jagged_to_padded_dense_forward", &jagged_to_padded);
+  registry.add_partial({"aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2"}, &scaled_grouped_mm,
+                       {"self", "mat2", "offs", "out_dtype"});
+  registry.add_partial({"aten::_jagged_to_padded_dense_forward"}, &jagged_to_padded);
   registry.add("aten::_padded_dense_to_jagged_forward", &padded_to_jagged);
 }
 

@@ -85,10 +85,7 @@ void check_has_lstm(ScalarType dtype) {
               "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
 }
 
-FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh,
-                             const Tensor& bias_ih, const Tensor& bias_hh, const Tensor& hx, const Tensor& cx,
-                             bool reverse, IntArrayRef batch_sizes, int64_t mode, int64_t hidden_size,
-                             int64_t num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) {
+FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& hx, const Tensor& cx, int64_t hidden_size) {
   TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
   check_has_lstm(input.scalar_type());
   // The input is always [steps, batch, features] here, regardless of batch_first.
@@ -103,11 +100,9 @@ FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mkldnn_rnn_layer_backward(
-    const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& bias_ih, const Tensor& bias_hh,
-    const Tensor& hx, const Tensor& cx, const Tensor& output, const Tensor& hy, const Tensor& cy,
-    const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, bool reverse,
-    int64_t mode, int64_t hidden_size, int64_t num_layers, bool has_biases, bool train, bool bidirectional,
-    IntArrayRef batch_sizes, bool batch_first, const Tensor& workspace) {
+    const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& bias_ih, const Tensor& hx,
+    const Tensor& cx, const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
+    int64_t mode, int64_t hidden_size) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
   check_has_lstm(input.scalar_type());
   // Always float32. The second bias's gradient is a clone of the first's.
@@ -127,8 +122,7 @@ int64_t flat_size(TensorList weights) {
   return total;
 }
 
-Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_size, int64_t mode, int64_t hidden_size,
-                      int64_t proj_size, int64_t num_layers, bool batch_first, bool bidirectional) {
+Tensor flatten_weight(TensorList weights) {
   TORCH_CHECK(!weights.empty(), "_cudnn_rnn_flatten_weight_: cannot flatten empty weight list");
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
@@ -147,7 +141,7 @@ Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_
 // per element for dropout between layers.
 int64_t cudnn_reserve(RnnMode mode, int64_t steps, int64_t batch, int64_t hidden, int64_t layers, int64_t directions,
                       double dropout, int64_t element_size) {
-  const int64_t kept = gate_count(mode) + (mode == RnnMode::kLstm ? 2 : mode == RnnMode::kGru ? 2 : 0);
+  const int64_t kept = gate_count(mode) + (mode == RnnMode::kLstm || mode == RnnMode::kGru ? 2 : 0);
   const int64_t cells = steps * batch * hidden * directions;
   return cells * layers * kept * element_size + (dropout > 0.0 ? (layers - 1) * cells / 8 : 0);
 }
@@ -183,11 +177,9 @@ FiveTensors cudnn_rnn(const Tensor& input, TensorList weights, int64_t weight_st
 }
 
 std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
-    const Tensor& input, TensorList weights, int64_t weight_stride0, const Tensor& weight_buffer, const Tensor& hx,
-    const OptionalTensor& cx, const Tensor& output, const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
-    const OptionalTensor& grad_cy, int64_t mode, int64_t hidden_size, int64_t proj_size, int64_t num_layers,
-    bool batch_first, double dropout, bool train, bool bidirectional, IntArrayRef batch_sizes,
-    const OptionalTensor& dropout_state, const Tensor& reserve, std::array<bool, 4> output_mask) {
+    const Tensor& input, TensorList weights, const Tensor& hx, const OptionalTensor& cx,
+    const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, bool batch_first,
+    IntArrayRef batch_sizes, std::array<bool, 4> output_mask) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) {
     return {Tensor(), Tensor(), Tensor(), std::vector<Tensor>(weights.size())};
   }
@@ -215,15 +207,11 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
 // An estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
 constexpr int64_t kDropoutStateBytes = 2 << 20;
 
-Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, OptionalDtype dtype, OptionalLayout layout,
-                                OptionalDevice device, OptionalBool pin_memory) {
-  return rules::empty({kDropoutStateBytes}, at::kByte);
-}
+Tensor cudnn_init_dropout_state() { return rules::empty({kDropoutStateBytes}, at::kByte); }
 
 // ---- Fused cells on CUDA (native/cuda/RNN.cu)
 
-ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
@@ -242,8 +230,7 @@ ThreeTensors fused_lstm_cell_backward(const OptionalTensor& grad_hy, const Optio
 
 constexpr int64_t kGruWorkspacePerState = 5;
 
-TwoTensors fused_gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
-                          const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+TwoTensors fused_gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_gru_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
@@ -274,16 +261,9 @@ FiveTensors fused_gru_cell_backward(const Tensor& grad_hy, const Tensor& workspa
 bool uses_cudnn(const Tensor& input) {
   if (!input.is_cuda() || !device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0)
     return false;
-  switch (input.scalar_type()) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-      return true;
-    case at::kBFloat16:
-      return device_profile().sm_major >= 8;
-    default:
-      return false;
-  }
+  const ScalarType dtype = input.scalar_type();
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
+         (dtype == at::kBFloat16 && device_profile().sm_major >= 8);
 }
 
 // Returns the buffer that all parameters are views of; undefined if they do not have cuDNN's layout.
@@ -326,33 +306,30 @@ bool is_cast(const Tensor& input, TensorList weights) {
   return is_autocast_enabled(input.device().type()) && weights[0].scalar_type() != at::kDouble;
 }
 
-FiveTensors call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, const Tensor& cx, TensorList weights,
-                       bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
-                       bool batch_first, IntArrayRef batch_sizes = {}) {
-  int64_t hidden_size = hx.size(2);
-  int64_t proj_size = 0;
-  if (cx.defined() && cx.size(2) != hx.size(2)) {
-    hidden_size = cx.size(2);
-    proj_size = hx.size(2);
-  }
+// Returns the output and the final states.
+std::vector<Tensor> call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, const Tensor& cx,
+                               TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
+                               bool bidirectional, bool batch_first, IntArrayRef batch_sizes = {}) {
+  const bool projected = cx.defined() && cx.size(2) != hx.size(2);
+  const int64_t hidden_size = projected ? cx.size(2) : hx.size(2);
+  const int64_t proj_size = projected ? hx.size(2) : 0;
   const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
   Tensor dropout_state;
   if (train && dropout > 0.0) {
     dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
   }
-  if (is_cast(input, weights)) {
-    const AutocastScope off(input.device().type(), std::nullopt, /*enabled=*/false);
-    const auto half = [&](const Tensor& tensor) { return tensor.defined() ? tensor.to(at::kHalf) : tensor; };
-    const HalfWeights cast = weights[0].scalar_type() == at::kHalf
-                                 ? HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()}
-                                 : weights_in_half(weights);
-    return at::_cudnn_rnn(half(input), cast.copies, has_biases ? 4 : 2, optional(cast.buffer), half(hx),
-                          optional(half(cx)), static_cast<int64_t>(mode), hidden_size, proj_size, num_layers,
-                          batch_first, dropout, train, bidirectional, batch_sizes, optional(dropout_state));
-  }
-  return at::_cudnn_rnn(input, weights, has_biases ? 4 : 2, optional(shared_buffer(weights)), hx, optional(cx),
-                        static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first, dropout, train,
-                        bidirectional, batch_sizes, optional(dropout_state));
+  const bool casts = is_cast(input, weights);
+  std::optional<AutocastScope> off;
+  if (casts) off.emplace(input.device().type(), std::nullopt, /*enabled=*/false);
+  const auto operand = [&](const Tensor& tensor) { return casts && tensor.defined() ? tensor.to(at::kHalf) : tensor; };
+  const HalfWeights own = casts && weights[0].scalar_type() != at::kHalf
+                              ? weights_in_half(weights)
+                              : HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()};
+  const auto [output, hidden, cell, reserve, buffer] =
+      at::_cudnn_rnn(operand(input), own.copies, has_biases ? 4 : 2, optional(own.buffer), operand(hx),
+                     optional(operand(cx)), static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first,
+                     dropout, train, bidirectional, batch_sizes, optional(dropout_state));
+  return {output, hidden, cell};
 }
 
 // Runs the composite's own decomposition, for inputs where it does not use cuDNN and oneDNN behaves as on this machine.
@@ -456,14 +433,11 @@ ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool h
   if (input.is_cpu() && !mkldnn_matches_this_machine(input.scalar_type(), device_profile().cpu)) {
     return lstm_on_cpu(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   }
-  if (!uses_cudnn(input)) {
-    const auto r = decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
-                                             bidirectional, batch_first});
-    return {r[0], r[1], r[2]};
-  }
-  const auto r = call_cudnn(RnnMode::kLstm, input, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
-                            bidirectional, batch_first);
-  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+  const auto r = uses_cudnn(input) ? call_cudnn(RnnMode::kLstm, input, hx[0], hx[1], weights, has_biases, num_layers,
+                                                dropout, train, bidirectional, batch_first)
+                                   : decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers,
+                                                               dropout, train, bidirectional, batch_first});
+  return {r[0], r[1], r[2]};
 }
 
 constexpr const char* name_of(RnnMode mode) {
@@ -473,14 +447,12 @@ constexpr const char* name_of(RnnMode mode) {
 template <RnnMode mode>
 TwoTensors one_state(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
                      double dropout, bool train, bool bidirectional, bool batch_first) {
-  if (!uses_cudnn(input)) {
-    const auto r = decomposed(
-        name_of(mode), {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
-    return {r[0], r[1]};
-  }
   const auto r =
-      call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
-  return {std::get<0>(r), std::get<1>(r)};
+      uses_cudnn(input)
+          ? call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+          : decomposed(name_of(mode),
+                       {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
+  return {r[0], r[1]};
 }
 
 // ---- Packed sequences: the batch size of each step is known on the host
@@ -492,43 +464,45 @@ IntArrayRef steps_of(const Tensor& batch_sizes) {
 ThreeTensors packed_lstm(const Tensor& data, const Tensor& batch_sizes, TensorList hx, TensorList weights,
                          bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  if (!uses_cudnn(data)) {
-    const auto r = decomposed(
-        "aten::lstm",
-        {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train, bidirectional}, "data");
-    return {r[0], r[1], r[2]};
-  }
-  const auto r = call_cudnn(RnnMode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
-                            bidirectional, /*batch_first=*/false, steps_of(batch_sizes));
-  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+  const auto r = uses_cudnn(data)
+                     ? call_cudnn(RnnMode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
+                                  bidirectional, /*batch_first=*/false, steps_of(batch_sizes))
+                     : decomposed("aten::lstm",
+                                  {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
+                                   bidirectional},
+                                  "data");
+  return {r[0], r[1], r[2]};
 }
 
 template <RnnMode mode>
 TwoTensors packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, TensorList weights, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional) {
-  if (!uses_cudnn(data)) {
-    const auto r = decomposed(
-        name_of(mode), {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional},
-        "data");
-    return {r[0], r[1]};
-  }
-  const auto r = call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
-                            /*batch_first=*/false, steps_of(batch_sizes));
-  return {std::get<0>(r), std::get<1>(r)};
+  const auto r =
+      uses_cudnn(data)
+          ? call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
+                       /*batch_first=*/false, steps_of(batch_sizes))
+          : decomposed(name_of(mode),
+                       {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional},
+                       "data");
+  return {r[0], r[1]};
 }
 
 }  // namespace
 
 void register_recurrent(RuleRegistry& registry) {
-  registry.add("aten::mkldnn_rnn_layer", &mkldnn_rnn_layer);
-  registry.add("aten::mkldnn_rnn_layer_backward", &mkldnn_rnn_layer_backward);
-  registry.add("aten::_cudnn_rnn_flatten_weight", &flatten_weight);
+  registry.add_partial({"aten::mkldnn_rnn_layer"}, &mkldnn_rnn_layer, {"input", "hx_", "cx_", "hidden_size"});
+  registry.add_partial({"aten::mkldnn_rnn_layer_backward"}, &mkldnn_rnn_layer_backward,
+                       {"input", "weight1", "weight2", "weight3", "hx_", "cx_tmp", "grad_output", "grad_hy", "grad_cy",
+                        "mode", "hidden_size"});
+  registry.add_partial({"aten::_cudnn_rnn_flatten_weight"}, &flatten_weight);
   registry.add("aten::_cudnn_rnn", &cudnn_rnn);
-  registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
-  registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
-  registry.add("aten::_thnn_fused_lstm_cell", &fused_lstm_cell);
+  registry.add_partial({"aten::_cudnn_rnn_backward"}, &cudnn_rnn_backward,
+                       {"input", "weight", "hx", "cx", "grad_output", "grad_hy", "grad_cy", "batch_first",
+                        "batch_sizes", "output_mask"});
+  registry.add_partial({"aten::_cudnn_init_dropout_state"}, &cudnn_init_dropout_state);
+  registry.add_partial({"aten::_thnn_fused_lstm_cell"}, &fused_lstm_cell);
   registry.add("aten::_thnn_fused_lstm_cell_backward_impl", &fused_lstm_cell_backward);
-  registry.add("aten::_thnn_fused_gru_cell", &fused_gru_cell);
+  registry.add_partial({"aten::_thnn_fused_gru_cell"}, &fused_gru_cell);
   registry.add("aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward);
   registry.add_composite("aten::lstm.input", &lstm);
   registry.add_composite("aten::lstm.data", &packed_lstm);

@@ -21,14 +21,13 @@ void check_variance(const Tensor& x, const char* names) {
   TORCH_CHECK(x.is_floating_point() || x.is_complex(), names, " only support floating point and complex dtypes");
 }
 
-Tensor variance(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/, bool keepdim) {
+Tensor variance(const Tensor& x, OptionalIntArrayRef dims, bool keepdim) {
   check_variance(x, "std and var");
   return rules::empty(reduced_sizes(x, dims, keepdim), c10::toRealValueType(x.scalar_type()));
 }
 
 template <bool is_variance>
-TwoTensors with_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/,
-                     bool keepdim) {
+TwoTensors with_mean(const Tensor& x, OptionalIntArrayRef dims, bool keepdim) {
   check_variance(x, is_variance ? "var_mean" : "std_mean");
   const auto sizes = reduced_sizes(x, dims, keepdim);
   return {rules::empty(sizes, c10::toRealValueType(x.scalar_type())), rules::empty(sizes, x)};
@@ -81,8 +80,6 @@ TwoTensors kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
 
 // ---- Scans
 
-void cumulative_extremum(const Tensor& /*x*/, Tensor& /*values*/, Tensor& /*indices*/, int64_t /*dim*/) {}
-
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   (void)c10::maybe_wrap_dim(dim, x.dim());  // throws if there is no such dimension
   return rules::empty(x.sizes(), x);
@@ -133,12 +130,12 @@ Tensor& addr_(Tensor& self, const Tensor& x, const Tensor& y, const Scalar& beta
   return at::addr_out(self, self, x, y, beta, alpha);
 }
 
-Tensor addbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& /*beta*/, const Scalar& /*alpha*/) {
+Tensor addbmm(const Tensor& added, const Tensor& a, const Tensor& b) {
   return rules::empty(addbmm_sizes(added, a, b), added);
 }
 
 // Eager resizes a smaller self, with a warning.
-Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& /*beta*/, const Scalar& /*alpha*/) {
+Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b) {
   const auto sizes = addbmm_sizes(self, a, b);
   if (self.sizes() != sizes) self.resize_(sizes);
   return self;
@@ -157,9 +154,7 @@ Tensor int_mm(const Tensor& a, const Tensor& b) {
   return rules::empty({a.size(0), b.size(1)}, c10::kInt);
 }
 
-Tensor scaled_mm(const Tensor& a, const Tensor& b, const Tensor& /*scale_a*/, const Tensor& /*scale_b*/,
-                 const std::optional<Tensor>& /*bias*/, const std::optional<Tensor>& /*scale_result*/,
-                 std::optional<ScalarType> dtype, bool /*fast_accumulation*/) {
+Tensor scaled_mm(const Tensor& a, const Tensor& b, OptionalDtype dtype) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2, "mat1 and mat2 must be matrices");
   TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1), " and ",
               b.size(0), "x", b.size(1), ")");
@@ -178,16 +173,10 @@ Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
   return rules::empty({a.size(0), a.size(1), b.size(2)}, dtype);
 }
 
-Tensor addmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& /*beta*/,
-                   const Scalar& /*alpha*/) {
-  Tensor result = mm_dtype(a, b, dtype);
-  (void)added.expand(result.sizes());  // throws if it does not fit
-  return result;
-}
-
-Tensor baddbmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& /*beta*/,
-                     const Scalar& /*alpha*/) {
-  Tensor result = bmm_dtype(a, b, dtype);
+// With an added operand, which must fit.
+template <Tensor (*product)(const Tensor&, const Tensor&, ScalarType)>
+Tensor added_dtype(const Tensor& added, const Tensor& a, const Tensor& b, ScalarType dtype) {
+  Tensor result = product(a, b, dtype);
   (void)added.expand(result.sizes());  // throws if it does not fit
   return result;
 }
@@ -204,15 +193,12 @@ Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
 TwoTensors aminmax(const Tensor& x) { return at::aminmax(x); }
 TwoTensors aminmax_of_dim(const Tensor& x, int64_t dim, bool keepdim) { return at::aminmax(x, dim, keepdim); }
 
-// Assertions about data always pass.
-void assertion(const Tensor& /*x*/) {}
-void assertion_with_message(const Tensor& /*x*/, std::string_view /*message*/) {}
-
-// Histograms and segment reductions. The number of bins or segments is an argument or a size.
-
-using Range = std::optional<c10::ArrayRef<double>>;
+// Scans that fill their operands, and assertions about data, which always pass.
+void nothing() {}
 
 // ---- Histograms: counts, and the edges of the bins
+
+using Range = std::optional<c10::ArrayRef<double>>;
 
 // The innermost dimension of `x` holds the coordinates of a point.
 void check_histogram(const Tensor& x, IntArrayRef bins, const OptionalTensor& weight, const Range& range) {
@@ -248,21 +234,20 @@ DimVector bins_between(const Tensor& x, TensorList edges) {
   return bins;
 }
 
-std::vector<Tensor> histogramdd_bin_edges(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
-                                          bool /*density*/) {
+std::vector<Tensor> histogramdd_bin_edges(const Tensor& x, IntArrayRef bins, Range range,
+                                          const OptionalTensor& weight) {
   check_histogram(x, bins, weight, range);
   std::vector<Tensor> edges;
   for (const int64_t count : bins) edges.push_back(rules::empty({count + 1}, x));
   return edges;
 }
 
-Tensor histogramdd_from_counts(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
-                               bool /*density*/) {
+Tensor histogramdd_from_counts(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight) {
   check_histogram(x, bins, weight, range);
   return rules::empty(bins, x);
 }
 
-Tensor histogramdd_from_edges(const Tensor& x, TensorList edges, const OptionalTensor& weight, bool /*density*/) {
+Tensor histogramdd_from_edges(const Tensor& x, TensorList edges, const OptionalTensor& weight) {
   const auto bins = bins_between(x, edges);
   check_histogram(x, bins, weight, std::nullopt);
   return rules::empty(bins, x);
@@ -278,14 +263,13 @@ OptionalTensor as_rows(const OptionalTensor& weight, const Tensor& x) {
   return rules::empty({x.numel()}, *weight);
 }
 
-TwoTensors histogram_of_counts(const Tensor& x, int64_t bins, Range range, const OptionalTensor& weight,
-                               bool /*density*/) {
+TwoTensors histogram_of_counts(const Tensor& x, int64_t bins, Range range, const OptionalTensor& weight) {
   check_histogram(as_rows(x), {bins}, as_rows(weight, x), range);
   return {rules::empty({bins}, x), rules::empty({bins + 1}, x)};
 }
 
-TwoTensors histogram_of_edges(const Tensor& x, const Tensor& edges, const OptionalTensor& weight, bool density) {
-  return {histogramdd_from_edges(as_rows(x), edges, as_rows(weight, x), density), rules::empty(edges.sizes(), edges)};
+TwoTensors histogram_of_edges(const Tensor& x, const Tensor& edges, const OptionalTensor& weight) {
+  return {histogramdd_from_edges(as_rows(x), edges, as_rows(weight, x)), rules::empty(edges.sizes(), edges)};
 }
 
 Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
@@ -297,8 +281,7 @@ Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& hig
 // ---- Segments along an axis, by their lengths or offsets
 
 Tensor segment_reduce(const Tensor& x, std::string_view reduce, const OptionalTensor& lengths,
-                      const OptionalTensor& indices, const OptionalTensor& offsets, int64_t axis, bool /*unsafe*/,
-                      const std::optional<Scalar>& /*initial*/) {
+                      const OptionalTensor& indices, const OptionalTensor& offsets, int64_t axis) {
   TORCH_CHECK(reduce == "max" || reduce == "mean" || reduce == "min" || reduce == "sum" || reduce == "prod",
               "unsupported reduction given! ", reduce);
   TORCH_CHECK(!given(indices), "segment_reduce(): indices based reduction is not supported yet.");
@@ -316,10 +299,9 @@ Tensor segment_reduce(const Tensor& x, std::string_view reduce, const OptionalTe
 }  // namespace
 
 void register_reduction(RuleRegistry& registry) {
-  registry.add("aten::var.correction", &variance);
-  registry.add("aten::std.correction", &variance);
-  registry.add("aten::var_mean.correction", &with_mean<true>);
-  registry.add("aten::std_mean.correction", &with_mean<false>);
+  registry.add_partial({"aten::var.correction", "aten::std.correction"}, &variance, {"self", "dim", "keepdim"});
+  registry.add_partial({"aten::var_mean.correction"}, &with_mean<true>, {"self", "dim", "keepdim"});
+  registry.add_partial({"aten::std_mean.correction"}, &with_mean<false>, {"self", "dim", "keepdim"});
   registry.add("aten::max", &extremum<true>);
   registry.add("aten::min", &extremum<false>);
   registry.add("aten::median", &scalar_like);
@@ -332,34 +314,32 @@ void register_reduction(RuleRegistry& registry) {
   registry.add("aten::nanmedian.dim", &median);
   registry.add("aten::mode", &mode);
   registry.add("aten::kthvalue", &kthvalue);
-  registry.add("aten::_cummax_helper", &cumulative_extremum);
-  registry.add("aten::_cummin_helper", &cumulative_extremum);
   registry.add("aten::_logcumsumexp", &logcumsumexp);
   registry.add("aten::dot", &dot);
   registry.add("aten::vdot", &vdot);
   registry.add("aten::addr_", &addr_);
-  registry.add("aten::addbmm", &addbmm);
-  registry.add("aten::addbmm_", &addbmm_);
+  registry.add_partial({"aten::addbmm"}, &addbmm);
+  registry.add_partial({"aten::addbmm_"}, &addbmm_);
   registry.add("aten::_int_mm", &int_mm);
-  registry.add("aten::_scaled_mm", &scaled_mm);
+  registry.add_partial({"aten::_scaled_mm"}, &scaled_mm, {"self", "mat2", "out_dtype"});
   registry.add("aten::mm.dtype", &mm_dtype);
   registry.add("aten::bmm.dtype", &bmm_dtype);
-  registry.add("aten::addmm.dtype", &addmm_dtype);
-  registry.add("aten::baddbmm.dtype", &baddbmm_dtype);
+  registry.add_partial({"aten::addmm.dtype"}, &added_dtype<&mm_dtype>);
+  registry.add_partial({"aten::baddbmm.dtype"}, &added_dtype<&bmm_dtype>);
   registry.add("aten::cumsum_", &scan_<at::_ops::cumsum_>);
   registry.add("aten::cumprod_", &scan_<at::_ops::cumprod_>);
   registry.add("aten::_aminmax", &aminmax);
   registry.add("aten::_aminmax.dim", &aminmax_of_dim);
-  registry.add("aten::_assert_async", &assertion);
-  registry.add("aten::_assert_async.msg", &assertion_with_message);
-  registry.add("aten::_histogramdd_bin_edges", &histogramdd_bin_edges);
-  registry.add("aten::_histogramdd_from_bin_cts", &histogramdd_from_counts);
-  registry.add("aten::_histogramdd_from_bin_tensors", &histogramdd_from_edges);
-  registry.add("aten::histogram.bin_ct", &histogram_of_counts);
-  registry.add("aten::histogram.bins_tensor", &histogram_of_edges);
+  registry.add_partial(
+      {"aten::_cummax_helper", "aten::_cummin_helper", "aten::_assert_async", "aten::_assert_async.msg"}, &nothing);
+  registry.add_partial({"aten::_histogramdd_bin_edges"}, &histogramdd_bin_edges);
+  registry.add_partial({"aten::_histogramdd_from_bin_cts"}, &histogramdd_from_counts);
+  registry.add_partial({"aten::_histogramdd_from_bin_tensors"}, &histogramdd_from_edges);
+  registry.add_partial({"aten::histogram.bin_ct"}, &histogram_of_counts);
+  registry.add_partial({"aten::histogram.bins_tensor"}, &histogram_of_edges);
   registry.add("aten::histc", &histc);
-  registry.add("aten::segment_reduce", &segment_reduce);
-  add_contiguous_like(registry, {"aten::_segment_reduce_backward"}, {2});
+  registry.add_partial({"aten::segment_reduce"}, &segment_reduce);
+  add_like(registry, {"aten::_segment_reduce_backward"}, {2}, &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

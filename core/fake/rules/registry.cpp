@@ -17,28 +17,6 @@
 #include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
-namespace shadowgraph::rules {
-
-void register_all(RuleRegistry& registry) {
-  register_convolution(registry);
-  register_normalization(registry);
-  register_elementwise(registry);
-  register_indexing(registry);
-  register_reduction(registry);
-  register_pooling(registry);
-  register_attention(registry);
-  register_recurrent(registry);
-  register_loss(registry);
-  register_shape(registry);
-  register_common_cases(registry);
-  register_linalg(registry);
-  register_factories(registry);
-  register_quantization(registry);
-  register_collectives(registry);
-}
-
-}  // namespace shadowgraph::rules
-
 namespace shadowgraph {
 
 std::atomic<uint64_t> RuleRegistry::generation_{0};
@@ -46,7 +24,14 @@ std::atomic<uint64_t> RuleRegistry::generation_{0};
 RuleRegistry& RuleRegistry::global() {
   static RuleRegistry* registry = [] {
     auto* fresh = new RuleRegistry;  // leaked: fake tensors may outlive static destruction
-    rules::register_all(*fresh);
+    using namespace rules;
+    for (Registration* const family :
+         {&register_attention, &register_collectives, &register_common_cases, &register_convolution,
+          &register_elementwise, &register_factories, &register_indexing, &register_linalg, &register_loss,
+          &register_normalization, &register_pooling, &register_quantization, &register_recurrent, &register_reduction,
+          &register_shape}) {
+      family(*fresh);
+    }
     return fresh;
   }();
   return *registry;
@@ -59,23 +44,62 @@ void RuleRegistry::insert_into(Table& table, const std::string& operator_name, S
   generation_.fetch_add(1, std::memory_order_release);
 }
 
+namespace {
+
+c10::OperatorName parsed(const std::string& operator_name) {
+  return {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))};
+}
+
+// Calls a rule with some of an operator's arguments.
+struct PartialRule : c10::OperatorKernel {
+  PartialRule(c10::KernelFunction kernel, std::vector<size_t> ascending)
+      : rule(std::move(kernel)), positions(std::move(ascending)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const size_t begin = stack->size() - op.schema().arguments().size();
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (positions[i] != i) (*stack)[begin + i] = std::move((*stack)[begin + positions[i]]);
+    }
+    stack->resize(begin + positions.size());
+    rule.callBoxed(op, keys, stack);
+  }
+  const c10::KernelFunction rule;
+  const std::vector<size_t> positions;
+};
+
+}  // namespace
+
 void RuleRegistry::insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place) {
-  const auto op = c10::Dispatcher::singleton().findSchema(
-      {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))});
+  const auto op = c10::Dispatcher::singleton().findSchema(parsed(operator_name));
   if (!op) return;
   insert(operator_name, {std::move(kernel), std::make_unique<c10::FunctionSchema>(op->schema())}, place);
 }
 
-std::shared_ptr<const ShapeRule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = table.find(operator_name);
-  return found == table.end() ? nullptr : found->second.rule;
+void RuleRegistry::insert_partial(const char* operator_name, ShapeRule rule,
+                                  std::initializer_list<const char*> arguments, std::source_location place) {
+  const auto op = c10::Dispatcher::singleton().findSchema(parsed(operator_name));
+  if (!op) return;
+  const auto& taken_arguments = rule.inferred_schema->arguments();
+  TORCH_INTERNAL_ASSERT(arguments.size() == 0 || arguments.size() == taken_arguments.size(), operator_name);
+  std::vector<c10::Argument> all = op->schema().arguments();
+  std::vector<size_t> positions;
+  for (const c10::Argument& taken : taken_arguments) {
+    const size_t i = positions.size();
+    const auto position = arguments.size() == 0 ? std::optional(static_cast<int>(i))
+                                                : op->schema().argumentIndexWithName(std::data(arguments)[i]);
+    TORCH_INTERNAL_ASSERT(position, operator_name, " has no argument ", std::data(arguments)[i]);
+    positions.push_back(static_cast<size_t>(*position));
+    all.at(positions[i]) = all[positions[i]].cloneWithType(taken.real_type());
+  }
+  TORCH_INTERNAL_ASSERT(std::ranges::is_sorted(positions), operator_name);
+  auto schema = std::make_unique<c10::FunctionSchema>(rule.inferred_schema->cloneWithArguments(std::move(all)));
+  auto kernel = std::make_unique<PartialRule>(std::move(rule.kernel), std::move(positions));
+  insert(operator_name, {c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel)), std::move(schema)}, place);
 }
 
-std::source_location RuleRegistry::place_in(const Table& table, const std::string& operator_name) const {
+RuleRegistry::Entry RuleRegistry::entry_in(const Table& table, const std::string& operator_name) const {
   const std::lock_guard lock(mutex_);
   const auto found = table.find(operator_name);
-  return found == table.end() ? std::source_location() : found->second.place;
+  return found == table.end() ? Entry() : found->second;
 }
 
 std::vector<std::string> RuleRegistry::names() const {
@@ -128,8 +152,7 @@ void register_devices(const std::string& operator_name, OperatorDevices devices)
                 " is one of libtorch's operators, whose devices are built in; only user-defined operators can be "
                 "registered");
   }
-  const auto op = c10::Dispatcher::singleton().findOp(
-      {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))});
+  const auto op = c10::Dispatcher::singleton().findOp(parsed(operator_name));
   if (op && op->hasSchema()) check_devices(devices, op->schema());
   RuleRegistry::global().set_devices(operator_name, std::move(devices));
 }
@@ -219,9 +242,9 @@ at::Tensor empty_like(const at::Tensor& like, c10::MemoryFormat format) {
 
 namespace {
 
-template <auto empty_of>
 struct LikeArguments : c10::OperatorKernel {
-  explicit LikeArguments(std::vector<size_t> positions) : arguments(std::move(positions)) {}
+  LikeArguments(std::vector<size_t> positions, at::Tensor (*like)(const at::Tensor&))
+      : arguments(std::move(positions)), empty_of(like) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const size_t begin = stack->size() - op.schema().arguments().size();
     torch::jit::Stack results;
@@ -230,6 +253,7 @@ struct LikeArguments : c10::OperatorKernel {
     stack->insert(stack->end(), results.begin(), results.end());
   }
   const std::vector<size_t> arguments;
+  at::Tensor (*const empty_of)(const at::Tensor&);
 };
 
 at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise& how) {
@@ -259,22 +283,11 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
 
 }  // namespace
 
-void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, std::vector<size_t> arguments,
-              std::source_location place) {
-  constexpr at::Tensor (*kLike)(const at::Tensor&) = &rules::empty_like;
+void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, const std::vector<size_t>& arguments,
+              at::Tensor (*empty_of)(const at::Tensor&), std::source_location place) {
   for (const char* name : names) {
-    registry.insert_boxed(
-        name, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LikeArguments<kLike>>(arguments)), place);
-  }
-}
-
-void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
-                         std::vector<size_t> arguments, std::source_location place) {
-  for (const char* name : names) {
-    registry.insert_boxed(
-        name,
-        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LikeArguments<&empty_contiguous_like>>(arguments)),
-        place);
+    auto rule = std::make_unique<LikeArguments>(arguments, empty_of);
+    registry.insert_boxed(name, c10::KernelFunction::makeFromBoxedFunctor(std::move(rule)), place);
   }
 }
 
@@ -334,10 +347,8 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
 
 // Returns whether the environment selects Python's kernels, so that a test can compare the two.
 bool uses_python_kernels() {
-  static const bool python = [] {
-    const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
-    return kernels != nullptr && std::string_view(kernels) == "python";
-  }();
+  static const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
+  static const bool python = kernels != nullptr && std::string_view(kernels) == "python";
   return python;
 }
 

@@ -43,20 +43,28 @@ class RuleRegistry {
                         std::source_location place = std::source_location::current()) {
     insert_into(composites_, operator_name, std::move(rule), place);
   }
+  // Adds a rule that takes only some of the operators' arguments, as the others do not affect the results: those named,
+  // in the schema's order, or the first ones. Called boxed. Does nothing for operators that this libtorch does not have.
+  template <class Return, class... Args>
+  void add_partial(std::initializer_list<const char*> operators, Return (*function)(Args...),
+                   std::initializer_list<const char*> arguments = {},
+                   std::source_location place = std::source_location::current()) {
+    for (const char* name : operators) insert_partial(name, ShapeRule::of(function), arguments, place);
+  }
   // Does nothing if the operator does not exist in this libtorch version.
   void insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place);
 
   // Returns nullptr if there is none.
   std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
-    return find_in(rules_, operator_name);
+    return entry_in(rules_, operator_name).rule;
   }
   std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
-    return find_in(composites_, operator_name);
+    return entry_in(composites_, operator_name).rule;
   }
   // Returns where a rule was registered; line 0 if there is none or it is user-defined.
-  std::source_location place(const std::string& operator_name) const { return place_in(rules_, operator_name); }
+  std::source_location place(const std::string& operator_name) const { return entry_in(rules_, operator_name).place; }
   std::source_location place_of_composite(const std::string& operator_name) const {
-    return place_in(composites_, operator_name);
+    return entry_in(composites_, operator_name).place;
   }
   std::vector<std::string> names() const;
   // Returns the devices set by register_devices; nullptr if there are none.
@@ -72,8 +80,9 @@ class RuleRegistry {
   };
   using Table = std::unordered_map<std::string, Entry>;
   void insert_into(Table& table, const std::string& operator_name, ShapeRule rule, std::source_location place);
-  std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
-  std::source_location place_in(const Table& table, const std::string& operator_name) const;
+  void insert_partial(const char* operator_name, ShapeRule rule, std::initializer_list<const char*> arguments,
+                      std::source_location place);
+  Entry entry_in(const Table& table, const std::string& operator_name) const;
 
   mutable std::mutex mutex_;
   Table rules_;
@@ -89,9 +98,7 @@ bool has_fake_kernel(const std::string& operator_name);
 
 // ---- The built-in rules: one registration function per operator family and file
 
-}  // namespace shadowgraph
-
-namespace shadowgraph::rules {
+namespace rules {
 
 using at::OptionalIntArrayRef;
 using at::Scalar;
@@ -107,24 +114,10 @@ using OptionalDevice = std::optional<at::Device>;
 using OptionalBool = std::optional<bool>;
 using OptionalFormat = std::optional<MemoryFormat>;
 
-void register_convolution(RuleRegistry& registry);
-void register_normalization(RuleRegistry& registry);
-void register_elementwise(RuleRegistry& registry);
-void register_indexing(RuleRegistry& registry);
-void register_reduction(RuleRegistry& registry);
-void register_pooling(RuleRegistry& registry);
-void register_attention(RuleRegistry& registry);
-void register_recurrent(RuleRegistry& registry);
-void register_loss(RuleRegistry& registry);
-void register_shape(RuleRegistry& registry);
-void register_common_cases(RuleRegistry& registry);
-void register_linalg(RuleRegistry& registry);
-void register_factories(RuleRegistry& registry);
-void register_quantization(RuleRegistry& registry);
-void register_collectives(RuleRegistry& registry);
-
-// All of the above.
-void register_all(RuleRegistry& registry);
+using Registration = void(RuleRegistry& registry);
+Registration register_attention, register_collectives, register_common_cases, register_convolution,
+    register_elementwise, register_factories, register_indexing, register_linalg, register_loss, register_normalization,
+    register_pooling, register_quantization, register_recurrent, register_reduction, register_shape;
 
 // Adds boxed rules, for operators whose arguments have no common C++ type.
 template <c10::BoxedKernel::BoxedKernelFunction* function>
@@ -133,11 +126,10 @@ void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names,
   for (const char* name : names)
     registry.insert_boxed(name, c10::KernelFunction::makeFromBoxedFunction<function>(), place);
 }
-// Adds rules whose results are like arguments, by position: with their strides (at::empty_like), or contiguous.
-void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, std::vector<size_t> arguments,
+// Adds rules whose results are like arguments, by position: with their strides, or empty_contiguous_like.
+void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, const std::vector<size_t>& arguments,
+              Tensor (*empty_of)(const Tensor&) = &rules::empty_like,
               std::source_location place = std::source_location::current());
-void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
-                         std::vector<size_t> arguments, std::source_location place = std::source_location::current());
 
 // Allocates a contiguous result with the sizes `allocated` and resizes it: the storage keeps the larger size.
 inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::ScalarType dtype) {
@@ -150,16 +142,8 @@ inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::Scala
 // ---- oneDNN's capabilities on a CPU
 
 inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
-  switch (dtype) {
-    case c10::kFloat:
-      return true;
-    case c10::kBFloat16:
-      return cpu.mkldnn_bf16;
-    case c10::kHalf:
-      return cpu.mkldnn_fp16;
-    default:
-      return false;
-  }
+  return dtype == c10::kFloat || (dtype == c10::kBFloat16 && cpu.mkldnn_bf16) ||
+         (dtype == c10::kHalf && cpu.mkldnn_fp16);
 }
 
 // Returns whether libtorch, which queries this machine's processor, gives the right result for the simulated one.
@@ -167,7 +151,7 @@ inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile&
   return mkldnn_supports(dtype, simulated) == mkldnn_supports(dtype, CpuProfile::this_machine());
 }
 
-}  // namespace shadowgraph::rules
+}  // namespace rules
 
 // ---- C++ Meta kernels
 //
@@ -176,8 +160,6 @@ inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile&
 // on every call, tens of microseconds each. The hidden C++ kernels stay in the dispatcher's entry of the operator and
 // are looked up there once per operator. SHADOWGRAPH_META_KERNELS=python in the environment selects Python's kernels:
 // tests/package/test_meta_kernels.py compares the graphs.
-
-namespace shadowgraph {
 
 // Returns the kernel that a redispatch to Meta would call without registrations from Python: the C++ kernel for Meta or
 // else for a composite key; nullptr if there is none. libtorch's kernels stay registered for the life of the process.

@@ -1,11 +1,6 @@
 // Reordering, padding, sampling, distances, and fused optimizer steps (which write lists in place and return nothing).
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_ops.h>
-#include <ATen/ops/_fused_adagrad_ops.h>
-#include <ATen/ops/_fused_adam_ops.h>
-#include <ATen/ops/_fused_adamw_ops.h>
-#include <ATen/ops/_fused_sgd_ops.h>
 #include <ATen/ops/cat.h>
 
 #include <array>
@@ -141,14 +136,12 @@ Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayR
   return empty_resized(x.sizes(), sizes, x.scalar_type());
 }
 
-Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes, int64_t /*dim*/, int64_t /*size*/,
-                       int64_t /*step*/) {
-  return rules::empty(input_sizes, grad);
-}
+Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes) { return rules::empty(input_sizes, grad); }
 
 // ---- Reflection and replication padding: the CPU preserves channels-last, CUDA does not
 
-Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
+template <bool reflect>
+Tensor pad(const Tensor& x, IntArrayRef padding) {
   const auto spatial = static_cast<int64_t>(padding.size() / 2);
   TORCH_CHECK(
       x.dim() == spatial + 1 || x.dim() == spatial + 2, "Expected ", spatial + 1, "D or ", spatial + 2,
@@ -170,14 +163,9 @@ Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
                       on_cuda() || (spatial == 2 && !batched) ? MemoryFormat::Contiguous : x.suggest_memory_format());
 }
 
-template <bool reflect>
-Tensor pad(const Tensor& x, IntArrayRef padding) {
-  return padded(x, padding, reflect);
-}
-
 // In eager a batched output always gets a new result's strides, even if its sizes match.
 Tensor& reflection_pad2d_out(const Tensor& x, IntArrayRef padding, Tensor& out) {
-  const Tensor result = padded(x, padding, /*reflect=*/true);
+  const Tensor result = pad<true>(x, padding);
   at::native::resize_output(out, result.sizes());
   if (x.dim() == 4) out.as_strided_(result.sizes(), result.strides());
   return out;
@@ -185,7 +173,7 @@ Tensor& reflection_pad2d_out(const Tensor& x, IntArrayRef padding, Tensor& out) 
 
 template <bool reflect>
 Tensor pad_backward(const Tensor& grad, const Tensor& x, IntArrayRef padding) {
-  const Tensor output = padded(x, padding, reflect);
+  const Tensor output = pad<reflect>(x, padding);
   TORCH_CHECK(grad.sizes() == output.sizes(), "gradOutput size unexpected. Expected: ", output.sizes(),
               ", Got: ", grad.sizes());
   return rules::empty(x.sizes(), x, on_cuda() ? MemoryFormat::Contiguous : x.suggest_memory_format());
@@ -193,7 +181,7 @@ Tensor pad_backward(const Tensor& grad, const Tensor& x, IntArrayRef padding) {
 
 // ---- Sampling on a grid
 
-Tensor sampled(const Tensor& x, const Tensor& grid) {
+Tensor grid_sampler(const Tensor& x, const Tensor& grid) {
   TORCH_CHECK(x.dim() == grid.dim() && x.size(0) == grid.size(0) && grid.size(-1) == x.dim() - 2,
               "grid_sampler(): expected grid and input to have the same batch size and number of dimensions, and grid ",
               "to have ", x.dim() - 2, " coordinates, but got input with sizes ", x.sizes(), " and grid with sizes ",
@@ -203,13 +191,7 @@ Tensor sampled(const Tensor& x, const Tensor& grid) {
   return rules::empty(sizes, x);
 }
 
-Tensor grid_sampler(const Tensor& x, const Tensor& grid, int64_t /*interpolation*/, int64_t /*padding*/,
-                    bool /*align*/) {
-  return sampled(x, grid);
-}
-
-TwoTensors grid_sampler_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& grid, int64_t /*interpolation*/,
-                                 int64_t /*padding*/, bool /*align*/, std::array<bool, 2> wanted) {
+TwoTensors grid_sampler_backward(const Tensor& x, const Tensor& grid, std::array<bool, 2> wanted) {
   return {wanted[0] ? rules::empty(x.sizes(), x) : Tensor(), rules::empty(grid.sizes(), grid)};
 }
 
@@ -231,7 +213,7 @@ DimVector common_batch(const Tensor& x, const Tensor& y) {
   return at::infer_size_dimvector(batch(x), batch(y));
 }
 
-Tensor cdist(const Tensor& x, const Tensor& y, double p, std::optional<int64_t> /*mode*/) {
+Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   TORCH_CHECK(x.dim() >= 2 && y.dim() >= 2, "cdist only supports at least 2D tensors, got: ", x.dim(), "D and ",
               y.dim(), "D");
   TORCH_CHECK(x.size(-1) == y.size(-1), "X1 and X2 must have the same number of columns. X1: ", x.size(-1),
@@ -242,7 +224,7 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p, std::optional<int64_t> 
   return rules::empty(sizes, x);
 }
 
-Tensor cdist_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& y, double /*p*/, const Tensor& /*cdist*/) {
+Tensor cdist_backward(const Tensor& x, const Tensor& y) {
   DimVector sizes = common_batch(x, y);
   if (x.size(-2) == 0 || x.size(-1) == 0 || y.size(-2) == 0 || c10::multiply_integers(sizes) == 0) {
     return rules::empty_like(x);
@@ -270,24 +252,9 @@ void record_stream(Tensor& x, c10::Stream stream) {
 
 // ---- Optimizer and gradient scaler steps
 
-template <class Signature>
-struct Nothing;
-template <class... Args>
-struct Nothing<void(Args...)> {
-  static void run(Args...) {}
-};
+void nothing() {}
 
-template <class Operator>
-void add_step(RuleRegistry& registry) {
-  const std::string overload = Operator::overload_name;
-  registry.add(std::string(Operator::name) + (overload.empty() ? "" : "." + overload),
-               &Nothing<typename Operator::schema>::run);
-}
-
-Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tensor& /*found_infinite*/,
-                          double /*growth*/, double /*backoff*/, int64_t /*interval*/) {
-  return scale;
-}
+Tensor& amp_update_scale_(Tensor& scale) { return scale; }
 
 // The kernel checks its operand's device, which is meta there.
 Tensor pin_memory(const Tensor& x, OptionalDevice /*device*/) {
@@ -314,47 +281,39 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::pixel_unshuffle", &pixel_unshuffle);
   registry.add("aten::im2col", &im2col);
   registry.add("aten::col2im", &col2im);
-  registry.add("aten::unfold_backward", &unfold_backward);
+  registry.add_partial({"aten::unfold_backward"}, &unfold_backward);
 
-  registry.add("aten::reflection_pad2d", &pad<true>);
-  registry.add("aten::reflection_pad3d", &pad<true>);
-  registry.add("aten::replication_pad2d", &pad<false>);
-  registry.add("aten::replication_pad3d", &pad<false>);
+  for (const std::string dimensions : {"2d", "3d"}) {
+    registry.add("aten::reflection_pad" + dimensions, &pad<true>);
+    registry.add("aten::replication_pad" + dimensions, &pad<false>);
+    registry.add("aten::reflection_pad" + dimensions + "_backward", &pad_backward<true>);
+    registry.add("aten::replication_pad" + dimensions + "_backward", &pad_backward<false>);
+  }
   registry.add("aten::reflection_pad2d.out", &reflection_pad2d_out);
-  registry.add("aten::reflection_pad2d_backward", &pad_backward<true>);
-  registry.add("aten::reflection_pad3d_backward", &pad_backward<true>);
-  registry.add("aten::replication_pad2d_backward", &pad_backward<false>);
-  registry.add("aten::replication_pad3d_backward", &pad_backward<false>);
 
-  registry.add("aten::grid_sampler_2d", &grid_sampler);
-  registry.add("aten::grid_sampler_3d", &grid_sampler);
-  registry.add("aten::grid_sampler_2d_backward", &grid_sampler_backward);
-  registry.add("aten::grid_sampler_3d_backward", &grid_sampler_backward);
+  registry.add_partial({"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"}, &grid_sampler_backward,
+                       {"input", "grid", "output_mask"});
   registry.add("aten::cudnn_affine_grid_generator", &cudnn_affine_grid);
   registry.add("aten::cudnn_affine_grid_generator_backward", &cudnn_affine_grid_backward);
-  registry.add("aten::cudnn_grid_sampler", &sampled);
+  registry.add_partial({"aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler"}, &grid_sampler);
 
-  registry.add("aten::_cdist_forward", &cdist);
-  registry.add("aten::_cdist_backward", &cdist_backward);
+  registry.add_partial({"aten::_cdist_forward"}, &cdist);
+  registry.add_partial({"aten::_cdist_backward"}, &cdist_backward, {"x1", "x2"});
   registry.add("aten::_pdist_forward", &pdist);
 
   registry.add("aten::is_set_to", &is_set_to);
   registry.add("aten::record_stream", &record_stream);
 
-  add_step<at::_ops::_fused_adam_>(registry);
-  add_step<at::_ops::_fused_adam__tensor_lr>(registry);
-  add_step<at::_ops::_fused_adamw_>(registry);
-  add_step<at::_ops::_fused_adamw__tensor_lr>(registry);
-  add_step<at::_ops::_fused_sgd_>(registry);
-  add_step<at::_ops::_fused_sgd__tensor_lr>(registry);
-  add_step<at::_ops::_fused_adagrad_>(registry);
-  add_step<at::_ops::_fused_adagrad__tensor_lr>(registry);
-  add_step<at::_ops::_amp_foreach_non_finite_check_and_unscale_>(registry);
+  registry.add_partial(
+      {"aten::_fused_adam_", "aten::_fused_adam_.tensor_lr", "aten::_fused_adamw_", "aten::_fused_adamw_.tensor_lr",
+       "aten::_fused_sgd_", "aten::_fused_sgd_.tensor_lr", "aten::_fused_adagrad_", "aten::_fused_adagrad_.tensor_lr",
+       "aten::_amp_foreach_non_finite_check_and_unscale_"},
+      &nothing);
   registry.add("aten::_pin_memory", &pin_memory);
   registry.add("aten::is_pinned", &is_pinned);
-  registry.add("aten::_amp_update_scale_", &amp_update_scale_);
-  add_contiguous_like(registry, {"aten::cudnn_grid_sampler_backward"}, {0, 1});
-  add_contiguous_like(registry, {"aten::_pdist_backward"}, {1});
+  registry.add_partial({"aten::_amp_update_scale_"}, &amp_update_scale_);
+  add_like(registry, {"aten::cudnn_grid_sampler_backward"}, {0, 1}, &empty_contiguous_like);
+  add_like(registry, {"aten::_pdist_backward"}, {1}, &empty_contiguous_like);
 }
 
 }  // namespace shadowgraph::rules

@@ -1,7 +1,4 @@
 // Selection of the kernel of scaled_dot_product_attention.
-//
-//     FakeTensorOptions options;
-//     allow_only(options.profile.emplace(), AttentionKernel::kFlash);      // use flash attention, or throw
 #pragma once
 
 #include <cstdint>
@@ -16,11 +13,7 @@ struct DeviceProfile;  // shadowgraph/capture/fake.h
 // kDevice: the kernel that PyTorch chooses for the device.
 enum class AttentionKernel : uint8_t { kDevice, kFlash, kEfficient, kCudnn, kMath };
 constexpr auto enum_names(AttentionKernel) {
-  return names_of<AttentionKernel>({{AttentionKernel::kDevice, "device"},
-                                    {AttentionKernel::kFlash, "flash"},
-                                    {AttentionKernel::kEfficient, "efficient"},
-                                    {AttentionKernel::kCudnn, "cudnn"},
-                                    {AttentionKernel::kMath, "math"}});
+  return names_in_order<AttentionKernel>("device", "flash", "efficient", "cudnn", "math");
 }
 
 // Disables all other kernels in the profile. No effect for kDevice.

@@ -1,7 +1,4 @@
 // Captures programs as graphs: a module and its inputs, a training step, a TorchScript file, or any code in a session.
-//
-// Entry point for the command line tool, the Python package and C++ programs. Recording costs one to two times as much
-// as the calls on fake tensors, and no memory except for the graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,9 +19,12 @@ namespace torch::nn {
 class Module;
 }
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Records a program as one graph: forward, backward and optimizer step, with regions, saved tensors and lifetimes.
 //
 //     shadowgraph::Capture session({.mode = {.device = at::kCUDA}});
@@ -36,19 +36,17 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A session is a FakeTensorMode with a recorder. It records below autograd, on the thread that created it, until
 // finish() or its destruction. Modules and inputs may also have been created earlier under a FakeTensorMode; tensors
-// that were not created in the session become placeholders. See also capture_forward and capture_training_step below.
+// that were not created in the session become placeholders. Recording costs one to two times as much as the calls on
+// fake tensors, and no memory except for the graph. See also capture_forward and capture_training_step below.
 
 class Recorder;
 
-// Options of a capture and of its fake tensor mode.
+// Options of a capture and of its fake tensor mode. Fields that `mode` leaves open are taken from the mode in which the
+// module's tensors were created; without a module, those of the program, then of the inputs. If there are no fake
+// tensors, they are taken from the innermost mode of this thread, or else are the defaults of FakeTensorOptions. If
+// that mode has ended, the device is that of the tensors and the rest are the defaults.
 //
-// The device need only be given once, where the module is created. Fields that `mode` leaves open are taken from the
-// mode in which the module's tensors were created; without a module, those of the program, then of the inputs. If there
-// are no fake tensors, they are taken from the innermost mode of this thread, or else are the defaults of
-// FakeTensorOptions. If that mode has ended, the device is that of the tensors and the rest are the defaults.
-//
-// Flags and sizes given here are added to those of that mode. A different device or profile throws Error, since parts
-// of the program would run on different devices.
+// Flags and sizes given here are added to those of that mode. A different device or profile throws Error.
 struct CaptureOptions {
   FakeTensorOptions mode;     // queried data sizes are recorded as guards of the graph
   bool saved_tensors = true;  // record the tensors that autograd saves for backward
@@ -146,15 +144,6 @@ void set_wrapper_parts(WrapperParts parts);
 // storage cannot be resized or has data; DeferredError in deferred_init.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
-}  // namespace shadowgraph
-
-namespace torch::optim {
-class Optimizer;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Captures a module in one call.
 //
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA});
@@ -292,15 +281,6 @@ CaptureResult capture_training_step(Module& module, const Tensors& inputs, const
                                options);
 }
 
-}  // namespace shadowgraph
-
-namespace torch::nn {
-class Module;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Marks the module whose forward is running, so that captured nodes have a module path.
 //
 // C++ modules have no forward hooks. Add one line at the top of a forward function:
@@ -325,7 +305,6 @@ class ModuleScope {
   bool entered_ = false;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // TorchScript files: programs traced or scripted in Python, run here without Python.
 //
 //     auto script = shadowgraph::ScriptProgram::load("net.pt");
@@ -371,13 +350,7 @@ class ScriptProgram {
   std::unique_ptr<Module> module_;
 };
 
-// Marks the role of tensors that a program creates during capture, for captures of a whole program.
-//
-//     Capture session;
-//     auto net = std::make_shared<Net>();          // its parameters are created in the graph
-//     session.name_module(*net);                   // they are classified as parameters, and phase "init"
-//     net->forward(x).backward();
-//     mark_gradient(net->weight.grad());           // needed if the program drops it before the capture ends
+// Mark the role of tensors that a program creates during capture, for captures of a whole program.
 
 // Marks a tensor as a parameter's gradient in the current capture of this thread. Gradients that still exist when the
 // capture ends are found without it.

@@ -1,7 +1,5 @@
-// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations.
-//
-// The basis of captures and deferred initialization, also usable separately. A call costs about as much as libtorch's
-// Meta kernel.
+// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations. A call
+// costs about as much as libtorch's Meta kernel.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,10 +20,11 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/names.h"
 
-namespace SHADOWGRAPH_API shadowgraph {
+namespace torch::nn {
+class Module;
+}
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Simulated devices. Hooks and rules use their properties where eager mode would query the driver, CPU or a library.
+namespace SHADOWGRAPH_API shadowgraph {
 
 // A simulated CPU. The choice of kernels by libtorch depends on the dtypes that oneDNN supports (vector units also
 // affect the time and scratch memory of kernels, which a graph does not represent):
@@ -81,7 +80,6 @@ struct DeviceProfile {
   }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Data-dependent sizes, given by the user: the number of elements selected by a mask, of unique values, ...
 //
 // Fake tensors have no data, so nonzero() and similar operators throw DataDependentError unless the mode provides a
@@ -106,7 +104,6 @@ struct DataSizeQuery {
 // Returns the size, or std::nullopt if unknown; DataDependentError is thrown then.
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuery&)>;
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Known contents: tensors that are computed from constants and sizes only. Small contents are computed immediately,
 // others on demand from the recorded calls. Uniform tensors (ones, zeros, full) are known at any size.
 
@@ -146,7 +143,6 @@ struct HostReads {
   bool any() const { return !values.empty() || hint || finite || masks_full; }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // The fake tensor mode.
 //
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA});  // no GPU needed
@@ -155,8 +151,7 @@ struct HostReads {
 //
 // Within the scope of a mode, factories on this thread create fake tensors (on `device` by default). Real tensors
 // passed to operators are converted, and backward runs on the calling thread. Modes nest; the innermost one is active.
-// Fake tensors may outlive their mode and remain fake. (Similar to PyTorch's FakeTensorMode and to torchdistx, without
-// Python.)
+// Fake tensors may outlive their mode and remain fake.
 
 struct ModeState;
 class CallObserver;
@@ -264,15 +259,6 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors);
 // with << throws, since that prints its data, unless its contents are known.
 std::string to_string(const at::Tensor& tensor);
 
-}  // namespace shadowgraph
-
-namespace torch::nn {
-class Module;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Runs a module with real tensors on fakes, and restores it afterwards.
 //
 //     FakeTensorMode mode;
@@ -286,8 +272,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 // within the mode every operator call on one of them, including writes, is redirected to its fake (without fakeify,
 // writes throw). Their gradients are fakes. The fakes are on the devices of the real tensors. Changes of the tensor
 // objects themselves throw: Module::to, `.data =`, t_(), resize_().
-
-class FakeTensorMode;
 
 // Restores the module when destroyed, which must happen before the mode and the module are. Movable, not copyable.
 class FakeModule {
@@ -310,7 +294,6 @@ class FakeModule {
 // cannot be made fake (sparse, quantized), leaving the module unchanged.
 [[nodiscard]] FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Runs a real program and repeats every operator call on fakes of its operands; reports the first difference.
 //
 //     CrossRefMode check;                       // on this thread, until destroyed
@@ -320,7 +303,6 @@ class FakeModule {
 // Compares after every call, below autograd: the number of results, their sizes, dtype, strides, offset and device,
 // which results and operands share memory or are identical, and the geometry of operands after a write. Both calls must
 // raise, or neither. Operators not supported for fakes (DataDependentError, NoRuleError) are counted, but not compared.
-// (Similar to PyTorch's CrossRefFakeMode.)
 
 struct CrossRefDifference {
   std::string op;     // "aten::gelu"
@@ -352,13 +334,8 @@ class CrossRefMode {
   std::unique_ptr<class ObserveMode> mode_;
 };
 
-// Simulated addresses of fake storages, for programs that identify tensors by address.
-//
-//     fake_address(tensor.storage())       // unique per storage, constant during its lifetime
-//
-// In Python, data_ptr() of a fake is this address plus its offset; in C++, data_ptr() cannot be overridden and is null
-// plus the offset. Recorded graphs do not use addresses: values refer to storages (StorageId), and nodes list the
-// tensors that autograd saves (Graph::saved).
+// Simulated addresses of fake storages, for programs that identify tensors by address. In Python, data_ptr() of a fake
+// is this address plus its offset; in C++, data_ptr() cannot be overridden and is null plus the offset.
 
 // Returns an address that is never mapped: on x86-64 it is not canonical, so accessing it terminates the process.
 // Address ranges of storages below 1 TiB do not overlap. Returns 0 for an empty storage. Throws Error if it has memory.

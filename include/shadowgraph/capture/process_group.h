@@ -13,6 +13,10 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 
+namespace c10d {
+class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
+}
+
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct MeshAxis {
@@ -23,19 +27,8 @@ struct MeshAxis {
 // Parses "dp=8,tp=4". Throws Error.
 std::vector<MeshAxis> parse_mesh(std::string_view text);
 
-}  // namespace shadowgraph
-
-// Simulated process groups of any size: run one rank of a distributed program on fake tensors, without a network.
-// Nothing is sent, so a collective costs as much as any call on fakes.
-
-namespace c10d {
-class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
-// A mesh of processes as seen from one of its ranks.
+// A mesh of processes as seen from one of its ranks: runs one rank of a distributed program on fake tensors, without a
+// network. Nothing is sent, so a collective costs as much as any call on fakes.
 //
 //     FakeMesh mesh({{"dp", 8}, {"tp", 4}}, /*rank=*/5);      // 32 processes; this one is dp 1, tp 1
 //     FakeTensorMode mode({.device = at::kCUDA});
@@ -75,7 +68,6 @@ class FakeMesh {
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_;  // by axis, then the world
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A single group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in
 // [0, size), if the name is empty or already registered, or if `ranks` is neither empty nor of length `size`.
 
@@ -98,13 +90,11 @@ std::optional<ProcessGroupInfo> find_process_group(const std::string& name);
 using DescribeProcessGroup = bool (*)(ProcessGroupInfo& info);
 void set_describe_process_group(DescribeProcessGroup describe);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Process groups of a graph. A capture records each group before its first collective:
 //
 //     sg_c10d::process_group(group_name="dp", size=8, rank=1, ranks=[1, 5, 9, 13, 17, 21, 25, 29], axis="dp")
 //
-// so that reading, printing or profiling a graph requires no process group. Replay throws Error there if this process
-// has no group of that name and size.
+// Replay throws Error there if this process has no group of that name and size.
 
 // Returns the process groups in the order of their nodes.
 std::vector<ProcessGroupInfo> process_groups(const Graph& graph);

@@ -1,7 +1,4 @@
 // Replay: runs a graph, or the part needed for some values, on real or fake tensors. As a module: graph_module.h.
-//
-// Used to compare graphs with programs, to materialize deferred tensors and to try kernels. Preparation is linear;
-// running a node costs about as much as a boxed call.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -29,7 +26,6 @@ class Module;
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Tensors for the placeholders of a graph in a run.
 //
 //     Bindings().module(net).bind("input0", x)         by name
@@ -65,7 +61,6 @@ class Bindings {
   std::vector<at::Tensor> ordered_;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Interprets a graph, or the part needed for some values.
 //
 //     Interpreter interpreter(graph);
@@ -87,8 +82,7 @@ class Bindings {
 // Uninitialized contents (aten::empty) are those of the allocator, as in eager.
 //
 // The constructor prepares all arguments, so that repeated runs are cheap. An Interpreter must be used by one thread;
-// its graph must outlive it, unchanged. Derive from it to observe or replace individual nodes. (Similar to
-// torch.fx.Interpreter.)
+// its graph must outlive it, unchanged. Derive from it to observe or replace individual nodes.
 
 // Groups of nodes that can run as one call, and an order in which the nodes of each group are consecutive. The call is
 // usually a fused kernel (shadowgraph/kernels/kernel.h) and must give the same results. A run calls run() for each
@@ -177,15 +171,12 @@ class Interpreter {
   void set_value(ValueId value, c10::IValue content);
 
  private:
-  class Run;
   void check_devices() const;
   void bind(const Bindings& bindings);
   void check_binding(NodeId node, const at::Tensor& tensor) const;
   void check_names(const Bindings& bindings) const;
   at::Tensor own_tensor(const at::Tensor& bound, bool copied);
-  void push_arguments(uint32_t step);
   void preserve(uint32_t step);
-  void begin_transfer(const c10::OperatorHandle& op);
   void store_results(uint32_t step);
   void run_steps(bool caller_mode);
   bool runs_groups() const;
@@ -211,17 +202,14 @@ class Interpreter {
   uint32_t step_ = 0;                            // current step
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // An executable graph, or part of one: prepared once, run many times.
 //
 //     ReplayExecutor executor(std::move(graph));
 //     at::Tensor y = executor.run({weight, bias, x})[0];                      by position: executor.input_names()
 //     ReplayResult step = executor.run(Bindings().module(net).bind("x", x));  by name, gradients included
 //
-// An Interpreter that owns its graph and names its inputs. All errors are ReplayErrors that name the node and a remedy,
-// such as a missing tensor, or one with the wrong dtype, shape, stride or device, or an operator or device that is
-// unavailable in this process. Overhead of about 30 ns a node over boxed operator calls.
-
+// An Interpreter that owns its graph and names its inputs. All errors are ReplayErrors that name the node and a remedy.
+// Overhead of about 30 ns a node over boxed operator calls.
 class ReplayExecutor {
  public:
   // Throws Error if the graph does not have a value of options.only. Linear.

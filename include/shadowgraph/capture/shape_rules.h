@@ -1,7 +1,5 @@
-// Shape rules: compute the outputs' metadata for custom operators, or operators with an incorrect Meta kernel.
-//
-// For authors of operators, and for core/fake/rules/. A rule runs in every call of its operator on fake tensors, so it
-// should only use sizes and allocate nothing but results.
+// Shape rules: compute the outputs' metadata for custom operators, or operators with an incorrect Meta kernel. A rule
+// runs in every call of its operator on fake tensors, so it should only use sizes and allocate nothing but results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +25,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A rule is a plain function with the operator's C++ signature (int64_t and IntArrayRef for SymInt arguments). Its
 // arguments are fake tensors on the simulated device; it returns tensors with the sizes, dtype, strides, device and
 // aliasing that eager would give there. It must not read data. In-place operators return self, resized if needed.
@@ -80,7 +77,6 @@ void register_composite_rule(const std::string& operator_name, Return (*function
 // Returns the names of all operators with a rule, sorted.
 std::vector<std::string> operators_with_rule();
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Devices of the operands and results of a custom operator.
 //
 //     // my::lookup(Tensor keys, Tensor table, Device? to) -> (Tensor, Tensor): keys on the CPU, the table anywhere
@@ -120,7 +116,6 @@ void set_fake_kernel_finder(HasFakeKernel finder);
 namespace shadowgraph {
 namespace SHADOWGRAPH_API rules {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Building blocks of rules: new meta tensors, the simulated device, the elementwise rule.
 
 // The simulated device of the outermost call on this thread, and its properties.

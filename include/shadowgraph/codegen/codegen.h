@@ -48,11 +48,8 @@ struct CodegenOptions {
 // Throws UnsupportedError with the node's text.
 [[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
-// Generated source code, which depends on PyTorch only.
-//
-// For programs that should run, or be read, without shadowgraph. Code generation is linear in the graph; equal layers
-// share one function, so the size of the code depends on the number of distinct layers.
-
+// Generated source code, which depends on PyTorch only. Equal layers share one function, so the size of the code
+// depends on the number of distinct layers.
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text
   std::vector<std::pair<std::string, at::Tensor>> constants;  // in the constants file
@@ -71,7 +68,6 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
 // first. Throws FileError.
 void write_code(const GeneratedCode& code, const std::string& directory);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Generates C++ for a graph, or for the part needed for some values, that depends on libtorch only.
 //
 //     GeneratedCode code = emit_cpp(graph, {.name = "gpt2_step"});
@@ -88,14 +84,13 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //
 // The code calls the operators of the graph in program order, so results are bitwise equal to those of the program.
 // Tensors that are modified in place (parameters in an optimizer step) are modified in the tensors passed by the
-// caller. See docs/weights-and-code.md.
+// caller.
 //
 // Throws UnsupportedError, naming the node, for functions without an implementation, opaque objects and constants whose
 // contents are unavailable, and with `autograd` for a graph with a backward. Linear in the graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Generates Python over torch.ops.
 //
 //     GeneratedCode code = emit_python(graph, {.name = "gpt2_step"});  // gpt2_step.py, maybe a constants file

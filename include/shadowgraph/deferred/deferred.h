@@ -1,8 +1,6 @@
-// Deferred initialization: records how tensors are created, and materializes them later in any order.
-//
-// For models that do not fit in the memory of the machine that constructs them, and for ranks that each create their
-// shard. Recording costs as much as a capture. Materializing a tensor costs the nodes it needs; peak memory is at most
-// one tensor above the tensors kept.
+// Deferred initialization: records how tensors are created, and materializes them later in any order. For models that
+// do not fit in the memory of the machine that constructs them, and for ranks that each create their shard. Recording
+// costs as much as a capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +16,14 @@
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/export.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
+class Graph;
+
 // Runs a program that creates tensors without allocating them.
 //
 //     // Nothing is allocated:
@@ -39,7 +42,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, from the nodes they need.
 //
 // Real tensors from outside may be read but not written. They are held, and must not change until the tensors that
-// depend on them are materialized. Threads started by `fn` create real tensors. (Similar to torchdistx.)
+// depend on them are materialized. Threads started by `fn` create real tensors.
 
 class DeferredRecord;
 
@@ -92,15 +95,6 @@ decltype(auto) deferred_init(Function&& fn, Args&&... args) {
   return deferred_init(DeferredOptions(), std::forward<Function>(fn), std::forward<Args>(args)...);
 }
 
-}  // namespace shadowgraph
-
-namespace torch::nn {
-class Module;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Materializes deferred tensors (deferred_init) in place.
 //
 //     materialize_tensor(net->weight);                            // one
@@ -118,8 +112,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Errors: shadowgraph/error.h. Tensors before the failing one are real, the others are unchanged; the call may be
 // repeated. Thread-safe, also for tensors of one recording.
-
-class Graph;
 
 struct MaterializeOptions {
   std::optional<c10::Device> device;    // replaces the recorded device
@@ -169,7 +161,6 @@ void dematerialize(const torch::nn::Module& module);
 // Returns the recorded graph of a deferred tensor, for printing and inspection. Throws DeferredError.
 const Graph& deferred_graph(const at::Tensor& tensor);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Writes a state dict that Python's torch.load can read (also with weights_only=True), tensor by tensor.
 //
 //     write_weights("w.pt", named_tensors, {});   // deferred tensors are materialized and freed one at a time

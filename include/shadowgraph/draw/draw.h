@@ -1,7 +1,4 @@
-// Visualization of graphs: selection of the nodes to show, and output as DOT, SVG and HTML.
-//
-// Used by the command line tool and notebooks. The selection takes linear time; Graphviz layouts take far longer, so
-// pictures have at most a few hundred boxes.
+// Visualization of graphs: selection of the nodes to show, in linear time, and output as DOT, SVG and HTML.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +18,12 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-struct Profile;
+class PipelineRun;      // shadowgraph/plan/pipeline.h
+struct ClusterPlan;     // shadowgraph/plan/training_plan.h
+struct Profile;         // shadowgraph/profile/profile.h
+struct RecomputeCurve;  // shadowgraph/profile/recompute.h
 
 // Colors of nodes by profile data, for ViewOptions::colors.
-//
-//     const NodeColors colors = NodeColors::of(costs, ColorBy::kTime);
-//     write_dot(ViewModel::of(costs.graph(), {.colors = &colors}));
 //
 // Amounts use a logarithmic, colorblind-safe scale of ten colors (cividis: dark is low, yellow is high), from the
 // smallest to the largest amount in the picture. A box of several operators shows their sum; a box without an amount is
@@ -95,9 +92,6 @@ NodeColors node_colors_of_file(const Graph& graph, const std::string& name);
 bool is_color_file(std::string_view name);
 
 // The contents of a picture, determined before drawing.
-//
-//     const ViewModel model = ViewModel::of(graph, {.depth = 2});
-//     write_dot(model);
 //
 // A box is an operator or a collapsed module. Boxes are in nested clusters, one per module call (calls of a container
 // that no region names are merged). Large graphs are kept readable as follows; each can be turned off by an option:
@@ -223,10 +217,8 @@ struct ViewModel {
 };
 
 // Writes a view model in Graphviz' DOT language: nested clusters, colored boxes, types on edges, a legend.
-//
-// Ids are node positions, so the output is reproducible. Labels and tooltips may contain any bytes: quotes,
-// backslashes, braces, ampersands and newlines are escaped, invalid UTF-8 becomes '?'.
-
+// Reproducible. Labels and tooltips may contain any bytes: quotes, backslashes, braces, ampersands and newlines are
+// escaped, invalid UTF-8 becomes '?'.
 struct DotOptions {
   bool legend = true;  // colors in use, and the model's notes
 };
@@ -236,27 +228,18 @@ std::string write_dot(const ViewModel& model, const DotOptions& options = {});
 // Escapes `text` for a quoted DOT string. Lines are separated by `line_end`.
 std::string escape_dot(std::string_view text, std::string_view line_end = "\\n");
 
-// Renders DOT as SVG with the Graphviz library, in this process.
-//
-// Only the layout engine and the core renderer are loaded, from the directory of libgvc; the `dot` program and its
-// configuration file are not needed. Text is measured with built-in metrics, so output does not depend on installed
+// Renders DOT as SVG with the Graphviz library, in this process. Only the layout engine and the core renderer are
+// loaded, from the directory of libgvc. Text is measured with built-in metrics, so output does not depend on installed
 // fonts. Graphviz is not thread-safe; calls are serialized. Nothing is written to stderr.
 
-// Number of boxes that Graphviz lays out in seconds: its time grows at least quadratically. For
-// ViewOptions::max_boxes.
+// Number of boxes that Graphviz lays out in seconds: its time grows at least quadratically.
 constexpr size_t kMaxSvgBoxes = 250;
 
 // Throws Error if `dot` is not valid DOT, or if Graphviz or its plugins are unavailable.
 std::string render_svg(const std::string& dot);
 
-// Writes a profile as one HTML file: an interactive graph, memory over the step, tables (docs/pictures.md).
-//
-//     write_file("report.html", to_html(costs));
-//     write_file("change.html", to_html(after, {.before = &before}));     // with differences
-//
-// The file is self-contained: no network access, no other files. Names may contain any bytes. About 1.5 MB for a
-// training step of 26,661 nodes.
-
+// Writes a profile as one self-contained HTML file: an interactive graph, memory over the step, tables
+// (docs/pictures.md). Names may contain any bytes. About 1.5 MB for a training step of 26,661 nodes.
 struct HtmlOptions {
   std::string title;                // default: the model's name
   const Profile* before = nullptr;  // profile to compare with
@@ -267,10 +250,6 @@ struct HtmlOptions {
 
 // Throws Error if `before_json` is not the profile of a single program.
 std::string to_html(const Profile& profile, const HtmlOptions& options = {});
-
-// Pictures of sharding plans, pipeline schedules and cluster plans.
-
-struct RecomputeCurve;  // shadowgraph/profile/recompute.h
 
 // Boxes are colored by the layout of a node's first result, including inputs; parameters are named in them. Edges on
 // which a tensor is redistributed are red, with the steps and the bytes per device after the last step. A redistributed
@@ -285,14 +264,8 @@ ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const Redis
 
 // Timeline of a pipeline: the actions of each rank over time, and its memory.
 //
-//     write_file("pipeline.svg", pipeline_svg(run, {.memory = 80'000'000'000}));
-//     write_file("pipeline.html", pipeline_html(run, {.title = "llama3_70b"}));  // with tables; one file, no scripts
-//
 // Each rank has a row of boxes, colored by action (F, B, I, W) with shades alternating by micro-batch, above a plot of
 // its live bytes. All plots have the same scale. Tooltips show action, seconds and bytes.
-
-class PipelineRun;  // shadowgraph/plan/pipeline.h
-
 struct PipelinePictureOptions {
   std::string title;
   std::optional<int64_t> memory;  // device memory in bytes, drawn as a line in each plot
@@ -300,13 +273,8 @@ struct PipelinePictureOptions {
 std::string pipeline_svg(const PipelineRun& run, const PipelinePictureOptions& options = {});
 std::string pipeline_html(const PipelineRun& run, const PipelinePictureOptions& options = {});
 
-// Report of a cluster plan: plans by time and memory, the cost of other option values, timeline and memory of ranks.
-//
-//     write_file("report.html", plan_html(plan_training(source, request)));
-
-struct ClusterPlan;  // shadowgraph/plan/training_plan.h
-
-// Returns a self-contained HTML file.
+// Returns the report of a cluster plan as a self-contained HTML file: plans by time and memory, the cost of other
+// option values, timeline and memory of ranks.
 std::string plan_html(const ClusterPlan& answer);
 
 // Plots peak memory (decreasing) against recomputed FLOPs as a staircase, since between two points the cheaper one is

@@ -1,25 +1,21 @@
 // Analyses of graphs: effects, dependences, topological orders, aliasing, recompute regions.
 //
-// Effects list the storage versions that each node reads and writes.
-//
-// A storage has version 0 when it is allocated; each write, through any alias, creates the next version for all
-// aliases. A node reads the storages of its tensor operands at their current version. Views, `empty_like` and similar
-// operators read geometry only; their reads are listed as well, since the storage must exist, and marked as
-// geometry_only(), since earlier writes do not matter. Filling a new result is not a write: it defines version 0.
+// Effects list the storage versions that each node reads and writes. A storage has version 0 when it is allocated; each
+// write, through any alias, creates the next version for all aliases. A node reads the storages of its tensor operands
+// at their current version; operators that read geometry only (views, `empty_like`) are marked geometry_only(), since
+// earlier writes do not matter to them. Filling a new result is not a write: it defines version 0.
 //
 //     %1 = aten::t(self=%0)      : f32[3,2]{1,3} @s0        reads s0@0
 //          aten::add_(self=%1)   ...                        reads s0@0, writes s0: 0 -> 1
 //     %3 = aten::relu(self=%0)   : f32[2,3] @s1             reads s0@1
 //
-// Random number generators are modeled as pseudo storages, one per device, with StorageIds from graph.storage_count()
-// on, listed by generators(). A random node reads and writes that of its generator argument's device or, without one,
-// of a function's device argument, or else of the device of its first tensor result or operand. Random nodes are
-// therefore ordered like writes to one buffer.
-//
+// Random number generators are pseudo storages, one per device, with StorageIds from graph.storage_count() on, so
+// random nodes are ordered like writes to one buffer. A random node uses that of its generator argument's device or,
+// without one, of a function's device argument, or else of the device of its first tensor result or operand.
 // Collectives (c10d) read and write one more pseudo storage, collectives(), since their order matters.
 //
 // Targets without facts (OperatorFacts::unknown) and nodes with opaque objects as arguments are assumed to read and
-// write all of their arguments. unknown_targets() lists them; reports should mention them.
+// write all of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +80,6 @@ class Effects {
   // Returns whether the storage is a pseudo storage (of a generator or of collectives).
   bool is_generator(StorageId storage) const { return storage.index >= storage_count_; }
   uint32_t pseudo_storage_count() const { return static_cast<uint32_t>(versions_.size()) - storage_count_; }
-  std::span<const TargetId> unknown_targets() const { return unknown_targets_; }
 
  private:
   struct Entry {
@@ -107,29 +102,21 @@ class Effects {
   std::vector<StorageWrite> writes_;
   std::vector<uint32_t> versions_;
   std::vector<Generator> generators_;
-  std::vector<TargetId> unknown_targets_;
   StorageId collectives_;
   uint32_t storage_count_ = 0;
 };
 
-// Dependences between nodes, and orders that respect them.
-//
-//     const auto dependences = Dependences::of(graph);
-//     if (dependences.can_move_before(graph, node, position)) graph.move_before(node, position);
-//     sort_topologically(graph);             // returns whether any node was moved
-//
-// A node depends on another that
+// Dependences between nodes. A node depends on another that
 //   - produces a value that it reads, or allocates a storage that it accesses;
 //   - is the last to write a storage that it reads or writes, or reads a storage that it overwrites (Effects). Random
 //     nodes of one generator, and collectives, therefore stay in order;
 //   - reads the host or is unknown, if the node itself does or is: host reads stay in order;
 //   - is its forward node.
-// A view depends on the geometry of its operands only. It keeps its order relative to writes that may change geometry
+// A view depends on the geometry of its operands only: it keeps its order relative to writes that may change geometry
 // (t_, resize_, set_, out=), but not to others.
 //
 // Only direct edges are stored: a read depends on the last write, not on all earlier ones. There are about as many
 // edges as operands. Edits of the graph invalidate the object.
-
 class Dependences {
  public:
   // Linear.
@@ -139,12 +126,6 @@ class Dependences {
   // Direct dependences and dependents of a node, without duplicates.
   std::span<const NodeId> before(NodeId id) const { return row(before_, before_begin_, id); }
   std::span<const NodeId> after(NodeId id) const { return row(after_, after_begin_, id); }
-  size_t edge_count() const { return before_.size(); }
-
-  // Returns whether `node` can be moved directly before `position` (invalid: to the end): no node in between depends on
-  // it or is a dependence of it. Placeholders stay first, sg::output and sg::gradient last. Costs the node's edges.
-  bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
-
   // A position where a group of nodes can run consecutively: before `position` (invalid: at the end), once the nodes in
   // `delayed` have been moved after it, in this order.
   struct MeetingPoint {
@@ -179,11 +160,6 @@ bool sort_topologically(Graph& graph);
 
 // Alias analysis: whether values share memory.
 //
-//     const AliasAnalysis aliases = AliasAnalysis::of(graph);
-//     aliases.relation(x, y) == Overlap::kNone     // a write to x does not affect y
-//     aliases.must_alias(x, y)                     // same elements in the same order: interchangeable
-//     aliases.values_in(storage)                   // all values of a storage, in order of creation
-//
 // Values of different storages never alias, since capture assigns one StorageId per allocation. Within a storage,
 // overlap() compares the geometry of two strided views:
 //
@@ -195,9 +171,7 @@ bool sort_topologically(Graph& graph);
 //
 // The result is exact if one view is simple and the other has at most kMaxRuns runs of adjacent elements. A view is
 // simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
-// result is kMay, never an incorrect kNone or kPartial. Tests compare it with sets of bytes.
-//
-// Contents are not considered, see Effects.
+// result is kMay, never an incorrect kNone or kPartial.
 
 // A strided view of a storage: sizes, strides and offset in elements of `itemsize` bytes.
 struct StridedView {
@@ -241,12 +215,9 @@ class AliasAnalysis {
 
   // Also kMay for two non-strided values that share a storage.
   Overlap relation(ValueId a, ValueId b) const;
-  bool may_alias(ValueId a, ValueId b) const { return relation(a, b) != Overlap::kNone; }
   bool must_alias(ValueId a, ValueId b) const { return relation(a, b) == Overlap::kSame; }
   // Returns whether the value visits an element twice.
   Overlap internal(ValueId value) const;
-  // Values of live nodes, in program order.
-  std::span<const ValueId> values_in(StorageId storage) const;
   // Byte range [begin, end) covered by the values of the storage.
   std::pair<int64_t, int64_t> bytes_used(StorageId storage) const { return reach_[storage.index]; }
 
@@ -254,8 +225,6 @@ class AliasAnalysis {
   explicit AliasAnalysis(const Graph& graph) : graph_(&graph) {}
 
   const Graph* graph_;
-  std::vector<uint32_t> first_;  // by storage, plus one: index into values_
-  std::vector<ValueId> values_;
   std::vector<std::pair<int64_t, int64_t>> reach_;
 };
 

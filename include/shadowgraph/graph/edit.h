@@ -10,10 +10,9 @@
 // and source line, but not notes, from the node given to the constructor. Operands must be produced before the
 // position; the lifetime of a storage that was freed earlier is extended to the new node. sg:: placeholders stay first,
 // sg::output and sg::gradient last: at a position among the placeholders, other nodes are inserted after the last
-// placeholder. Constant time. (Similar to graph.inserting_before of torch.fx and to cursors in Cranelift.)
+// placeholder. Constant time.
 //
-// The graph must outlive the insertion point and must not be moved while one exists. Not copyable, since the graph
-// keeps pointers to its insertion points.
+// The graph must outlive the insertion point, and must not be moved while one exists.
 #pragma once
 
 #include <cstdint>
@@ -69,15 +68,11 @@ class InsertionPoint {
   StringId source_;
 };
 
-// Copies of graphs or parts of them, and insertion of one graph into another.
+// Copies of graphs or parts of them. Tensor constants are immutable and therefore shared.
 //
-//     Graph before = clone(graph);                          // same ids: an IdMap of one is valid for the other
 //     const ValueId inputs[] = {x, weight};
 //     auto outputs = splice(graph, position, block, inputs);  // inserts the block's nodes before `position`
 //     graph.replace_all_uses_with(old, outputs[0]);
-//
-// Tensor constants are immutable and therefore shared. (torch.fx: Graph.graph_copy, Graph.node_copy; nativert:
-// Graph::insertGraph.)
 
 // Returns a copy with the same ids, including those of erased nodes. Costs a copy of the memory.
 Graph clone(const Graph& graph);
@@ -90,13 +85,9 @@ Graph clone(const Graph& graph);
 // other placeholders. Aliases of a placeholder become aliases of its replacement, and lifetimes of the replacements are
 // extended as needed.
 //
-// Throws GraphError, before any change, if
-//
-//   - the number of inputs differs, or the dtype, sizes or device of an input (also strides and offset, if the piece
-//     creates views of it);
-//   - placeholders that share a storage are replaced by values that do not;
-//   - an input is not produced before `position`;
-//   - the piece has sg::gradient nodes.
+// Throws GraphError, before any change, if the number of inputs differs, or the dtype, sizes or device of an input
+// (also strides and offset, if the piece creates views of it); if placeholders that share a storage are replaced by
+// values that do not; if an input is not produced before `position`; or if the piece has sg::gradient nodes.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs);
 
 // An extracted subgraph, with its inputs and outputs in the original graph.
@@ -177,19 +168,16 @@ class NodeCopier {
 //     NodeId call = replace_by_call(graph, group);
 //     inline_call(graph, call, body);                        // `body` as returned by extract(graph, nodes)
 //
-// The nodes must be able to run at one position: no dependence by values, storages, random numbers or host reads may
-// lead out of the group and back into it. The schema must declare the effects of the group on the rest of the graph:
+// The nodes must be able to run at one position: no dependence may lead out of the group and back into it. The schema
+// must declare the effects of the group on the rest of the graph (schema_of() returns such a schema):
 //
 //   - an argument that is written is `Tensor(a!)`; a result that shares an argument's storage has its annotation `(a)`;
-//   - random nodes require a `Generator?` argument;
-//   - collectives require a `str group_name`, as in operators of _c10d_functional;
+//   - random nodes require a `Generator?` argument, collectives a `str group_name` (_c10d_functional);
 //   - nodes that read the host or are unknown require `...` (the call is then assumed to have any effect).
-//
-// schema_of() returns such a schema.
 //
 // The call is placed in the innermost region that contains all nodes, with phase, modes and source of the first. Its
 // results keep the storages of the old ones; storages internal to the group are removed. Saved inputs and outputs
-// remain saved, and backward nodes of the group are linked to the call. (torch.fx: fuse_by_partitions.)
+// remain saved, and backward nodes of the group are linked to the call.
 
 // Inputs and outputs of a group of nodes.
 struct Boundary {
@@ -244,14 +232,12 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //
 // A match must be replaceable as a whole at one position, by default that of its last node: the values it reads are not
 // written in between, and if it writes or is random, no node in between depends on it. If a returned value is used
-// before the last node, the position is earlier, or other nodes are moved (Dependences::meeting_point). If there is no
-// such position, the match is reported as refused.
+// before the last node, the position is earlier, or other nodes are moved (Dependences::meeting_point). Otherwise the
+// match is reported as refused.
 //
 // Matches do not overlap; the first in program order takes precedence. Nodes with inner values that are saved for
-// backward by other nodes do not match.
-//
-// (Similar to matchers of nativert and subgraph_rewriter of torch.fx.) Linear in the graph if the calls of the pattern
-// are connected by operands. Otherwise all users of common operands are tried.
+// backward by other nodes do not match. Linear in the graph if the calls of the pattern are connected by operands;
+// otherwise all users of common operands are tried.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {

@@ -26,7 +26,14 @@
 #include "shadowgraph/graph/types.h"
 #include "shadowgraph/names.h"
 
+namespace at {
+class Tensor;
+}
+
 namespace SHADOWGRAPH_API shadowgraph {
+
+class InsertionPoint;
+class WeakGraph;
 
 enum class ProgramMode : uint8_t { kInfer, kTrain };
 // The recorded training step: the first one creates optimizer state, a steady one finds it initialized.
@@ -61,9 +68,7 @@ struct Metadata {
 // may be erased or moved during the loop; a node inserted directly after it is not visited.
 //
 // In a linked list, the processor cannot prefetch the next node. Most nodes are stored in program order, so the
-// iterator prefetches a few indices ahead: 7 ns instead of 41 per node in a graph of a million nodes
-// (docs/figures.md#graphs-edits-and-passes).
-
+// iterator prefetches a few indices ahead: 7 ns instead of 41 per node in a graph of a million nodes.
 template <bool kForward>
 class NodeWalk {
  public:
@@ -114,34 +119,6 @@ class NodeWalk {
 
 using NodeRange = NodeWalk<true>;
 using ReverseNodeRange = NodeWalk<false>;
-
-}  // namespace shadowgraph
-
-// A Graph owns its nodes, values, storages and regions in arenas; all are identified by typed ids
-// (shadowgraph/graph/ids.h). Program order is a doubly linked list of nodes with ordered labels, so inserting, erasing
-// and comparing positions are O(1). Ids are stable under edits; canonical numbers are assigned when printing. Uses of a
-// value are kept in order of creation.
-//
-//     Graph graph;
-//     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
-//     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
-//
-// Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
-// preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
-// computes the same result: see shadowgraph/graph/analysis.h. Insert new nodes with an InsertionPoint
-// (shadowgraph/graph/edit.h).
-//
-// Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
-// storages take some 250 bytes a node together.
-
-namespace at {
-class Tensor;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-class InsertionPoint;
-class WeakGraph;
 
 // A size, rank or host value that the program read and that its control flow may depend on.
 struct Guard {
@@ -201,6 +178,21 @@ struct GraphTables {
   std::vector<at::Tensor> constants_;
 };
 
+// A Graph owns its nodes, values, storages and regions in arenas; all are identified by typed ids
+// (shadowgraph/graph/ids.h). Program order is a doubly linked list of nodes with ordered labels, so inserting, erasing
+// and comparing positions are O(1). Ids are stable under edits; canonical numbers are assigned when printing.
+//
+//     Graph graph;
+//     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
+//     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
+//
+// Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
+// preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
+// computes the same result: see shadowgraph/graph/analysis.h. Insert new nodes with an InsertionPoint
+// (shadowgraph/graph/edit.h).
+//
+// Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
+// storages take some 250 bytes a node together.
 class Graph : GraphTables {
  public:
   Graph();
@@ -269,7 +261,6 @@ class Graph : GraphTables {
 
   NodeId first() const { return first_; }
   NodeId last() const { return last_; }
-  // Iterate in program order, `for (NodeId n : graph.nodes())`, or in reverse. The current node may be erased.
   NodeRange nodes() const { return {nodes_, first_}; }
   ReverseNodeRange nodes_reversed() const { return {nodes_, last_}; }
 
@@ -468,15 +459,6 @@ inline std::span<const int64_t> Graph::strides(ValueId id) const {
 }
 
 // A non-owning reference to a graph that detects its destruction and follows moves. Held by the results of analyses.
-//
-//     const WeakGraph weak(graph);
-//     weak.get("profile");      // the graph, even after a move; throws Error if it has been destroyed
-//
-// Graphs are large values and usually not shared, so they are neither copied nor held by shared_ptr. Each graph owns a
-// token with its address instead; get() reads that token.
-
-class Graph;
-
 class WeakGraph {
  public:
   WeakGraph() = default;

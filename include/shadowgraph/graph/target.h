@@ -1,14 +1,4 @@
 // Targets of nodes, their signatures and operator facts.
-//
-// A Signature holds the arguments and returns of a schema, parsed once and without the dispatcher.
-//
-//     const Signature& add = graph.target(node).signature();   // aten::add.Tensor
-//     add.name                       // "aten::add"; add.overload is "Tensor"
-//     add.arguments[2].name          // "alpha", keyword-only, a number, 1 by default
-//     add.position_of("alpha")       // 2
-//
-// c10::FunctionSchema has the same information, but behind shared pointers, virtual casts and IValues, which is too
-// slow to read for every node of a large graph, and includes much of libtorch. See shadowgraph/graph/libtorch.h.
 #pragma once
 
 #include <atomic>
@@ -22,6 +12,10 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/ids.h"
 #include "shadowgraph/graph/types.h"
+
+namespace c10 {
+struct FunctionSchema;
+}
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -82,6 +76,8 @@ struct Formal {
   std::vector<std::string> alias_sets;  // "a" of Tensor(a!), those of a list's elements included
 };
 
+// The arguments and returns of a schema, parsed once and without the dispatcher. c10::FunctionSchema has the same
+// information, but is too slow to read for every node of a large graph; see shadowgraph/graph/libtorch.h.
 struct Signature {
   std::string name;      // "aten::add"
   std::string overload;  // "Tensor"; "" for the default overload
@@ -93,19 +89,6 @@ struct Signature {
   // Returns the position of the argument called `argument`.
   std::optional<size_t> position_of(std::string_view argument) const;
 };
-
-}  // namespace shadowgraph
-
-// A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function.
-//
-// A target is stored as name and schema text, so that a graph with custom operators can be opened in a process that
-// does not have them. The schema is parsed on first use, without registering it.
-
-namespace c10 {
-struct FunctionSchema;
-}
-
-namespace SHADOWGRAPH_API shadowgraph {
 
 enum class TargetKind : uint8_t {
   kOperator,  // a dispatcher operator: "aten::add.Tensor"
@@ -159,6 +142,9 @@ struct OperatorFacts {
   bool unknown = false;     // effects cannot be derived from the schema
 };
 
+// A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function. It is stored
+// as name and schema text, so that a graph with custom operators can be opened in a process that does not have them.
+// The schema is parsed on first use, without registering it.
 class Target {
  public:
   // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".

@@ -1,7 +1,4 @@
 // Text and JSON forms of graphs: printing, parsing, file I/O.
-//
-// The text form is lossless and readable, with one node per line. It is used by files, tests, `shadowgraph capture` and
-// error messages that show a node. Printing and parsing are linear; print() streams, so memory does not grow with size.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,23 +19,17 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Names of dtypes and devices in the text form.
-
 // Returns "f32", "bf16", "i64", "c64" (two f32), "f8e4m3fn", "bool", ...; "undefined" for Undefined and unknown dtypes.
 std::string_view dtype_word(c10::ScalarType dtype);
 std::optional<c10::ScalarType> parse_dtype(std::string_view word);
 // Parses "cpu", "cuda:0"; "cuda" is a device without an index.
 std::optional<c10::Device> parse_device(std::string_view text);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Canonical numbers of nodes, values, storages and constants, as shown by the text form, JSON and messages.
 //
 // Nodes are numbered in program order, values in order of their producers, storages, constants and user phases in order
-// of first appearance. Unreferenced entities have no number and are not printed: erased nodes, their values, and
-// storages used only by those. Regions keep their indices. Graphs that print identically are numbered identically,
-// regardless of how they were built or edited.
-
+// of first appearance. Unreferenced entities have no number and are not printed. Regions keep their indices. Graphs
+// that print identically are numbered identically, regardless of how they were built or edited.
 class Numbering {
  public:
   static constexpr uint32_t kNone = NodeId::kNone;
@@ -83,7 +74,6 @@ class Numbering {
   std::vector<NodeId> first_nodes_;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // The text form: lossless, readable, diffable, one node per line. See docs/graph.md for the grammar.
 //
 //     shadowgraph 1 libtorch 2.13.0
@@ -95,11 +85,8 @@ class Numbering {
 //     n2: %2 = aten::mm(self=%0, mat2=%1) : f32[2,2] @s1 | backward of n1 "net.cpp:12"
 //
 // Omitted parts have defaults: arguments the schema default, strides {..} contiguous, +offset 0, the device that of the
-// storage, region r0, phase forward. Erased nodes and their values are omitted and the rest is renumbered (Numbering),
-// so graphs with the same content print identically. `writes(s4@2)`, the storage version that a node creates, is
-// derived (shadowgraph/graph/analysis.h); the parser checks it.
-//
-// About 1 us and 150 bytes a node.
+// storage, region r0, phase forward. `writes(s4@2)`, the storage version that a node creates, is derived
+// (shadowgraph/graph/analysis.h); the parser checks it. Linear, about 1 us and 150 bytes a node.
 
 enum class PrintPreset {
   // For messages and terminals: nodes only, positional tensor arguments, long lists abbreviated, without "aten::",
@@ -135,20 +122,13 @@ std::string type_text(const Graph& graph, ValueId value);
 // Writes atomically, using a temporary file. Throws FileError, and GraphError for an invalid graph.
 void write_graph_file(const std::string& path, const Graph& graph);
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Parsing of the text form; see docs/graph.md for the grammar.
-//
-//     Graph g = parse(to_text(graph));      // structurally equal to `graph`, with renumbered ids
-//     Graph g = read_graph_file("resnet50.sg");
-//
-// Safe for untrusted text: the result is a graph or a ParseError. Memory and time are linear in the length of the text;
-// no number in it determines the size of an allocation. Lists nest at most kMaxListDepth deep, and all references are
-// resolved. Other invariants are checked by verify() (shadowgraph/graph/verify.h).
+// Parsing of the text form. Safe for untrusted text: the result is a graph or a ParseError. Memory and time are linear
+// in the length of the text (about 2 us a node); no number in it determines the size of an allocation. Lists nest at
+// most kMaxListDepth deep, and all references are resolved. Other invariants are checked by verify()
+// (shadowgraph/graph/verify.h).
 //
 // Accepts more than the printer produces: blank lines, `# comment` lines, arguments in any order, arguments equal to
 // their default. `n3:` and `writes(...)` may be omitted.
-//
-// About 2 us a node.
 
 // Version of the text format: the one that is written, and the newest that can be read.
 constexpr int kTextFormatVersion = 1;
@@ -159,7 +139,6 @@ Graph parse(std::string_view text, std::string_view name = "<text>");
 // Parses a file. Throws FileError if it cannot be read.
 Graph read_graph_file(const std::string& path);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // The JSON form: the same content as the text form, lossless in both directions.
 //
 //     {"shadowgraph": 1, "libtorch": "2.13.0", "metadata": {...},
@@ -191,9 +170,6 @@ nlohmann::json to_json(const Graph& graph);
 // Throws ParseError with the JSON pointer of the error ("/nodes/12"); line() and column() refer to the equivalent text.
 // (Use nlohmann::json::parse to parse JSON text.)
 Graph from_json(const nlohmann::json& json);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// File I/O.
 
 // Writes atomically, using a temporary file in the same directory; on failure `path` is unchanged. Follows links, and
 // writes directly to files that are not regular (/dev/stdout, a pipe). Throws FileError.

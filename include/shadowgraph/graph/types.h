@@ -1,8 +1,5 @@
-// Plain records of a graph, and the arena that stores them.
-//
-// Arena<T> is an append-only array of fixed-size chunks. Elements never move and growth copies nothing, whereas a
-// std::vector would hold up to twice the bytes. It returns single elements (push) or runs of contiguous elements
-// (push_run), both identified by a 32-bit index.
+// Plain records of a graph, and Arena<T>: an append-only array of fixed-size chunks whose elements never move. It
+// returns single elements (push) or runs of contiguous elements (push_run), both identified by a 32-bit index.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -129,10 +126,6 @@ class Arena {
   uint32_t size_ = 0;
 };
 
-// The records of a graph. All are trivially copyable and stored in arenas owned by the Graph.
-
-// ---- Arguments ------------------------------------------------------------------------------------------------------
-
 enum class ArgumentKind : uint8_t {
   kNone,       // None, or an undefined tensor
   kValue,      // a Value of this graph
@@ -176,44 +169,15 @@ struct Argument {
 
   Argument() : i(0) {}
   static Argument none() { return {}; }
-  static Argument of_int(int64_t v) {
-    Argument a(ArgumentKind::kInt);
-    a.i = v;
-    return a;
-  }
-  static Argument of_float(double v) {
-    Argument a(ArgumentKind::kFloat);
-    a.d = v;
-    return a;
-  }
-  static Argument of_bool(bool v) {
-    Argument a(ArgumentKind::kBool);
-    a.i = 0;
-    a.b = v;
-    return a;
-  }
-  static Argument of_value(ValueId v) {
-    Argument a(ArgumentKind::kValue);
-    a.ref = {v, kNoUse};
-    return a;
-  }
-  static Argument of_string(StringId v) {
-    Argument a(ArgumentKind::kString);
-    a.string = v;
-    return a;
-  }
-  static Argument of_constant(ConstantId v) {
-    Argument a(ArgumentKind::kConstant);
-    a.constant = v;
-    return a;
-  }
-  static Argument of_run(ArgumentKind kind, Run v) {
-    Argument a(kind);
-    a.run = v;
-    return a;
-  }
+  static Argument of_int(int64_t v) { return {ArgumentKind::kInt, v}; }
+  static Argument of_float(double v) { return {ArgumentKind::kFloat, v}; }
+  static Argument of_bool(bool v) { return {ArgumentKind::kBool, v}; }
+  static Argument of_value(ValueId v) { return {ArgumentKind::kValue, ValueRef{v, kNoUse}}; }
+  static Argument of_string(StringId v) { return {ArgumentKind::kString, v}; }
+  static Argument of_constant(ConstantId v) { return {ArgumentKind::kConstant, v}; }
+  static Argument of_run(ArgumentKind kind, Run v) { return {kind, v}; }
   static Argument of_device(c10::Device v, ArgumentKind kind = ArgumentKind::kDevice) {
-    Argument a(kind);
+    Argument a(kind, int64_t{0});
     a.device_type = static_cast<int8_t>(v.type());
     a.device_index = v.index();
     return a;
@@ -221,11 +185,16 @@ struct Argument {
   c10::Device device() const { return {static_cast<c10::DeviceType>(device_type), device_index}; }
 
  private:
-  explicit Argument(ArgumentKind k) : kind(k), i(0) {}
+  // Bytes of the union beyond a smaller member are zero.
+  Argument(ArgumentKind k, int64_t v) : kind(k), i(v) {}
+  Argument(ArgumentKind k, double v) : kind(k), d(v) {}
+  Argument(ArgumentKind k, ValueRef v) : kind(k), ref(v) {}
+  Argument(ArgumentKind k, Run v) : kind(k), run(v) {}
+  Argument(ArgumentKind k, bool v) : Argument(k, int64_t{0}) { b = v; }
+  Argument(ArgumentKind k, StringId v) : Argument(k, int64_t{0}) { string = v; }
+  Argument(ArgumentKind k, ConstantId v) : Argument(k, int64_t{0}) { constant = v; }
 };
 static_assert(sizeof(Argument) == 16);
-
-// ---- Values ---------------------------------------------------------------------------------------------------------
 
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 constexpr auto enum_names(ValueKind) { return names_in_order<ValueKind>("tensor", "int", "float", "bool"); }
@@ -250,16 +219,13 @@ struct Value {
   c10::Device device() const { return {device_type, device_index}; }
 };
 
-// A use of a value by an argument. The uses of a value form a doubly linked list in order of creation; unlinking is
-// O(1).
+// A use of a value by an argument. The uses of a value form a doubly linked list in order of creation.
 struct Use {
   NodeId user;
   ValueId value;
   uint32_t previous = Argument::kNoUse;
   uint32_t next = Argument::kNoUse;
 };
-
-// ---- Storages -------------------------------------------------------------------------------------------------------
 
 enum class StorageKind : uint8_t {
   kParameter,
@@ -291,8 +257,6 @@ struct Storage {
   c10::Device device() const { return {device_type, device_index}; }
 };
 
-// ---- Regions --------------------------------------------------------------------------------------------------------
-
 enum class RegionKind : uint8_t { kRoot, kModule, kComposite, kCheckpoint, kScope };
 constexpr auto enum_names(RegionKind) {
   return names_in_order<RegionKind>("root", "module", "composite", "checkpoint", "scope");
@@ -310,14 +274,12 @@ struct Region {
   Run arguments;        // composite: the arguments of the call
 };
 
-// ---- Nodes ----------------------------------------------------------------------------------------------------------
-
 // Modes that were active while the node ran.
 struct NodeFlags {
-  bool grad_mode : 1 = false;
-  bool inference_mode : 1 = false;
-  bool autocast_cpu : 1 = false;
-  bool autocast_cuda : 1 = false;
+  bool grad_mode = false;
+  bool inference_mode = false;
+  bool autocast_cpu = false;
+  bool autocast_cuda = false;
   friend bool operator==(const NodeFlags&, const NodeFlags&) = default;
 };
 

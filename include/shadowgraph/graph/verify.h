@@ -1,7 +1,4 @@
-// Graph verification, and comparison of two graphs.
-//
-// Pipelines verify between passes, file readers after parsing, and tests after each edit. Each function is linear in
-// its graphs; GraphDiff is linear even if the graphs have nothing in common.
+// Graph verification, and comparison of two graphs. Each function is linear in its graphs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +13,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Verifier rules of a well-formed graph:
 //
 //   1  links        The node list is consistent: first, last, previous and next agree, every live node is in it once,
@@ -45,7 +41,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Rules 6, 7 and 10 use the recorded schema, so they also cover operators that are not registered in this process.
 // Linear, about 0.5 us a node. Never crashes, even on a corrupt graph.
-
 enum class Rule : uint8_t {
   kLinks = 1,
   kReferences,
@@ -83,24 +78,17 @@ std::vector<Violation> violations(const Graph& graph);
 // Throws GraphError that lists all violations.
 void verify(const Graph& graph);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Structural equality of two graphs: compares everything in the text form, regardless of ids and interning.
-//
-//     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
 // Entities are matched by canonical number (Numbering): nodes in order with all attributes and notes, values, storages
 // with lifetimes, regions, metadata, guards. Tensor constants are compared bitwise, including NaNs (so -0.0 differs
 // from 0.0); an unset string equals "". The order of use lists, erased nodes and their values are ignored. Constants
 // whose contents cannot be read (meta, sparse) compare equal.
-
+//
 // Returns std::nullopt if equal, otherwise a description of the first difference with both versions. Linear.
 std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Difference of two graphs, node by node: removed, added and changed nodes.
-//
-//     const GraphDiff diff = GraphDiff::of(before, after);
-//     std::cout << to_text(diff, before, after);
 //
 //     @@ n12, n12 @@
 //     - n12: %12 = aten::add.Tensor(self=%10, other=%11) : f32[4,8] @s9
@@ -112,10 +100,9 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 // compared in all printed attributes, operands by producer. Renumbering is therefore no difference, and an inserted
 // node is a single difference.
 //
-// Uses Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986), which is linear if there are
-// few differences. Where more than kMaxEdits differences are adjacent, the alignment continues from the best point
-// found. The cost is then at most kMaxEdits steps a node, and the result may not be minimal.
-
+// Uses Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986). Where more than kMaxEdits
+// differences are adjacent, the alignment continues from the best point found: the cost is then at most kMaxEdits steps
+// a node, and the result may not be minimal.
 class GraphDiff {
  public:
   static constexpr int kMaxEdits = 256;

@@ -1,11 +1,5 @@
 // Compiled kernels for operators: in eager mode, for single calls, and for groups of nodes of a graph; custom kernels.
 //
-//     OperatorKernels kernels(KernelCache::shared());
-//     switch (kernels.call(op, stack)) {                   // stack of a boxed kernel
-//       case OperatorKernels::Outcome::kRan: return;       // arguments have been replaced by results
-//       default: op.redispatchBoxed(keys, &stack);         // the stack is unchanged
-//     }
-//
 // Supported are pointwise operators with broadcasting and type promotion, reductions over any dimensions, and gathers
 // (listed in docs/kernels.md); others are reported with a reason. Exactly rounded operations are bitwise equal to eager
 // mode; transcendental ones are within the ulps given in docs/kernels.md; sums use another order.
@@ -129,10 +123,6 @@ class OperatorKernels {
 // Compiled operators in eager mode: selected overloads run kernels that are compiled on demand for the dtypes and
 // layouts they are called with. The rest of libtorch, including autograd and optimizers, calls them unchanged.
 //
-//     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
-//     loss.backward();                       // gelu runs the kernel once it is compiled
-//     compiled.report();                     // number of calls with kernels, and reasons for others
-//
 // Until its kernel is compiled, a call runs the original implementation (or waits, without
 // KernelCacheOptions::background). The first calls with the kernel are measured against the original
 // (KernelMeasureOptions), and the faster one is used.
@@ -179,11 +169,6 @@ std::map<std::string, std::string> operators_without_kernels();
 
 // Custom kernels: replace libtorch's implementation of an operator in eager calls and replay.
 //
-//   const ScopedKernelOverride mine = override_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
-//     x.cumsum(0);                                           // runs my_cumsum, below autograd
-//     ReplayExecutor(graph).run(bindings);                   // also in graphs; compiled groups take precedence
-//     mine.report();                                         // number of calls run, and declined
-//
 // The kernel takes the call's arguments and returns its results, or std::nullopt to decline the call, which then runs
 // the original implementation. The number, dtype, sizes and device of results are checked against the operator; a
 // mismatch throws UnsupportedError from the call.
@@ -228,11 +213,6 @@ class ScopedKernelOverride {
 ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key);
 
 // Replay of graphs with compiled kernels for groups of nodes.
-//
-//     const auto groups = group_kernels(graph);             // finds groups; kernels are compiled in the background
-//     ReplayExecutor executor(std::move(graph), {.groups = groups});
-//     executor.run(bindings);                                // nodes run individually until their kernel is compiled
-//     groups->summary();                                     // states of the groups
 //
 // A group consists of nodes of one phase that lower_kernel compiles to one program and that can run at one position: no
 // dependence by values, writes, random numbers or host reads leads out of the group and back. Other nodes remain calls.
@@ -287,9 +267,6 @@ std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<
                                             const GroupKernelsOptions& options = {});
 
 // Generates C++ with kernels: same as emit_cpp, with groups of nodes as the loops that the back end would compile.
-//
-//     const auto groups = group_kernels(graph);                 // optionally measured by runs of an Interpreter
-//     write_code(emit_cpp_with_kernels(graph, *groups, {.name = "gpt2_step"}), "out");
 //
 // In addition to emit_cpp's files, generates NAME_kernels.cpp with the loops, without includes, and NAME_kernels.h,
 // which calls them on tensors and is used by NAME.cpp. The code depends on libtorch only: no shadowgraph library, cache

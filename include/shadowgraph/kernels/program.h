@@ -1,11 +1,8 @@
 // Loop programs of generated kernels, back ends that compile them, and the kernel cache.
 //
 // A kernel iterates over rows: outer dimensions, and one inner dimension, the row. Every expression has a level
-// determined by its operands:
-//
-//   - constant in the kernel;
-//   - constant in a row: broadcast loads, reductions;
-//   - one value per element.
+// determined by its operands: constant in the kernel; constant in a row (broadcast loads, reductions); or one value per
+// element.
 //
 // Stores of elements come after the last reduction, except those to operands that are not read. Reductions are over the
 // row and over `reduced_rank` dimensions between the outer ones and the row. With `columns` they are over those
@@ -157,11 +154,6 @@ using KernelFunction = void (*)(void* const* data, const int64_t* sizes, const i
 
 // Compiles programs to kernels. The built-in back end uses the system's C++ compiler, for host memory. A custom one may
 // compile for another device: it specifies the device and launches its kernels.
-//
-//     auto cache = std::make_shared<KernelCache>(KernelCacheOptions(), std::make_shared<MyBackend>());
-//     const CompiledOperators compiled = compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
-//
-// See tests/new_backend/far_backend.h for a back end whose kernels run in another process.
 
 // A launch of a kernel: the arguments of a KernelFunction, with lengths.
 struct KernelLaunch {
@@ -204,10 +196,6 @@ struct CompilerBackendOptions {
 std::shared_ptr<const KernelBackend> compiler_backend(const CompilerBackendOptions& options = {});
 
 // Cache of compiled kernels, in memory and in a directory on disk.
-//
-//     auto cache = std::make_shared<KernelCache>();        // ~/.cache/shadowgraph, compiling in the background
-//     KernelRef kernel = cache->find("aten::add_Tensor", program);
-//     if (KernelFunction run = kernel->function()) run(...); // nullptr: not compiled yet, or failed
 //
 // The key is the text of the program and the back end's identity (compiler, flags, CPU, ABI). It is looked up by hash
 // and compared in full. An entry consists of three files of one name in the directory of its operator or group: source
@@ -309,6 +297,7 @@ class KernelCache {
   void finish(const KernelRef& kernel, KernelFunction function, const std::string& problem);
   bool write_manifest(const Kernel& kernel, const std::string& digest);
   void enforce_limit();
+  void count(int64_t KernelCacheStats::*event);
 
   const KernelCacheOptions options_;
   const std::shared_ptr<const KernelBackend> backend_;
@@ -320,7 +309,7 @@ class KernelCache {
   std::unique_ptr<Jobs> jobs_;
 };
 
-// ---- Management of the directory (shadowgraph list kernels). All functions throw FileError if the directory cannot be
+// Management of the directory (shadowgraph list kernels). All functions throw FileError if the directory cannot be
 // read; a directory that does not exist is treated as empty.
 
 struct KernelCacheEntry {

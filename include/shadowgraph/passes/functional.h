@@ -25,21 +25,12 @@ namespace SHADOWGRAPH_API shadowgraph {
 //                                                  %4 = aten::relu(self=%3)
 //                                                  %5 = aten::copy_(self=%0, src=%3)          the epilogue
 //
-// Guarantees, checked by replay (tests/core/replay/functionalize_replay_test.cpp):
+// Outputs, gradients and final contents of placeholders are bitwise equal to eager, including random numbers; outputs
+// share storages with inputs and with one another as in eager; every kernel has operands with the original sizes and
+// strides. Region, phase, flags, forward links, saved tensors and lifetimes are preserved; every value other than a
+// view has a separate storage. Idempotent. Linear. Ids of the original graph are invalid afterwards.
 //
-//   - outputs, gradients and final contents of placeholders are bitwise equal to eager, including random numbers;
-//   - outputs share storages with inputs and with one another as in eager;
-//   - every kernel has operands with the original sizes and strides.
-//
-// Region, phase, flags, forward links, saved tensors and lifetimes are preserved; every value other than a view has a
-// separate storage. Idempotent.
-//
-// Contents are tracked by storage, so there is no list of supported operators. Each storage has an *image*: a value
-// whose storage has the current contents of the program's storage. A write creates a new image. Values read afterwards
-// are recomputed from it, by the views that created them or by as_strided. See docs/graph.md.
-//
-// Ids of the original graph are invalid afterwards. Linear; see bench/passes.cpp.
-
+// Contents are tracked by storage, so there is no list of supported operators. See docs/graph.md.
 struct FunctionalizeResult {
   bool changed = false;
 
@@ -79,11 +70,8 @@ NodeId first_mutation(const Graph& graph);
 //     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
 //                                                      %4 = aten::copy_(self=%3, src=%7)
 //
-// An operator runs in place if
-//
-//   - its in-place form exists (ir/operators/operator_forms.h);
-//   - its result has the same geometry as the operand that it overwrites;
-//   - the storage of that operand is not read afterwards through any view.
+// An operator runs in place if its in-place form exists (ir/operators/operator_forms.h), its result has the same
+// geometry as the operand that it overwrites, and the storage of that operand is not read afterwards through any view.
 //
 // Scatters become writes through a view. If the scattered value is computed from the same view, it is computed in
 // place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well: an optimizer step
@@ -113,9 +101,8 @@ ReinplaceResult reinplace(Graph& graph);
 // norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows of
 // passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within
 // rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
-// so that internal statistics of the kernel become unused.
-//
-// (Similar to torch._decomp and Core ATen.) Linear in nodes before and after.
+// rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
+// so that internal statistics of the kernel become unused. Linear in nodes before and after.
 
 // Set of operators that are not decomposed.
 class OperatorSet {

@@ -40,28 +40,8 @@ std::vector<PassOption> options_of_pass() {
 }  // namespace internal
 
 // A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function, declared
-// in the header of its category:
-//
-//     DceResult done = dce(graph, {.random = DceOptions::Random::kDrop});     // shadowgraph/passes/simplify.h
-//
-// and a row in the registry, which makes it available in text form:
-//
-//     shadowgraph opt g.sg --pass 'dce{random=drop},cse'
-//
-// To define a pass, built-in or user-defined:
-//
-//     struct DropDropoutOptions {                          // one field per option; omit if there are none
-//       int64_t most = 100;
-//       static OptionTable<DropDropoutOptions> table();    // names and help (shadowgraph/options.h)
-//     };
-//     struct DropDropoutResult {                           // result for C++: counts, ids
-//       int64_t dropped = 0;
-//       PassResult summary() const;                        // summary for reports
-//     };
-//     DropDropoutResult drop_dropout(Graph& graph, const DropDropoutOptions& options);
-//     register_pass(pass_row("drop-dropout", "Remove dropout from inference graphs", drop_dropout));
-//
-// Requirements:
+// in the header of its category, and a row in the registry, which makes it available in text form ('dce{random=drop}').
+// docs/writing-a-pass.md has an example.
 //
 //   - If the graph verifies before the pass, it does afterwards.
 //   - `changed == false` means that the text form of the graph is identical.

@@ -10,7 +10,7 @@
 //
 // If the environment variable SHADOWGRAPH_DUMP is set to a folder, the graph is written before and after every pass, to
 // folder/03-dce.before.sg and folder/03-dce.after.sg, numbered in the order of execution in this process; use `diff` to
-// compare them. A graph that fails verification is written to folder/03-dce.failed.sg. (Similar to Binaryen and XLA.)
+// compare them. A graph that fails verification is written to folder/03-dce.failed.sg.
 //
 // If a pass fails, the caller's graph is restored to its state before the first pass.
 #pragma once

@@ -1,26 +1,4 @@
 // Recompute: activation checkpointing of captured steps, choice of the activations to save, and offload to CPU.
-//
-// ChainSolver minimizes the recompute cost of a chain of stages within a memory budget. It is independent of graphs.
-//
-//     std::vector<ChainStage> stages = ...;                  // forward runs 0, 1, ..., backward in reverse
-//     const ChainSolver solver(stages, 8'000'000'000);       // bytes; also solves all smaller budgets
-//     const std::optional<ChainSchedule> plan = solver.schedule(4'000'000'000);
-//     plan->cost;                                            // recompute cost
-//
-// Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
-// for heterogeneous chains"), extended with several options to save a stage, as in Rockmate (Zhao et al. 2023). For
-// stages s..t, with the input of s in memory and m additional bytes, the minimum cost is the minimum of
-//
-//     keep       an option o of s:    cost of o  +  min(s+1, t, m - saved of o)
-//     drop       run s .. k-1, saving only the input of k:
-//                forward of s .. k-1  +  min(k, t, m - that input)  +  min(s, k-1, m)
-//
-// It is optimal among schedules that keep saved activations until their backward. tests/passes/chain_test.cpp compares
-// it with an enumeration of all of these.
-//
-// Memory is discretized into slots, with all sizes rounded up. A schedule therefore never exceeds its budget, but may
-// cost slightly more than necessary. Time: slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds.
-// Memory: 8 x slots x stages^2 bytes.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -83,6 +61,20 @@ struct ChainSchedule {
   friend bool operator==(const ChainSchedule&, const ChainSchedule&) = default;
 };
 
+// Minimizes the recompute cost of a chain of stages, whose forward runs 0, 1, ... and whose backward runs in reverse,
+// within a memory budget. Independent of graphs.
+//
+// Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
+// for heterogeneous chains"), extended with several options to save a stage, as in Rockmate (Zhao et al. 2023). For
+// stages s..t, with the input of s in memory and m additional bytes, the minimum cost is the minimum of
+//
+//     keep       an option o of s:    cost of o  +  min(s+1, t, m - saved of o)
+//     drop       run s .. k-1, saving only the input of k:
+//                forward of s .. k-1  +  min(k, t, m - that input)  +  min(s, k-1, m)
+//
+// It is optimal among schedules that keep saved activations until their backward. Memory is discretized into slots,
+// with all sizes rounded up: a schedule never exceeds its budget, but may cost slightly more than necessary. Time:
+// slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds. Memory: 8 x slots x stages^2 bytes.
 class ChainSolver {
  public:
   // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, and for
@@ -117,18 +109,10 @@ class ChainSolver {
 int64_t exposed_transfer(int64_t bytes, double bytes_per_unit, int64_t hidden_out, int64_t hidden_back);
 
 // Activation checkpointing of a captured training step: backward recomputes activations that forward does not save.
-//
-//     Graph graph = capture_training_step(...).graph;
-//     CheckpointResult done = checkpoint_modules(graph, {.modules = "transformer.h.*"});
-//     // or with custom segments
-//     std::vector<CheckpointSegment> segments = ...;
-//     done = checkpoint_segments(graph, segments);
+// docs/checkpoints.md describes the rewritten graph and the policies.
 //
 // In a forward graph, which has no backward, segments become regions of kind checkpoint: calls of checkpoint() in
 // generated code and in torch.fx. A segment is then recomputed as a whole. See also assumed_step().
-//
-// See docs/checkpoints.md for the rewritten graph and the policies, and the comment at the top of checkpoint.cpp for
-// the implementation.
 
 // A segment that is recomputed together: the forward nodes of some regions, including all nodes between the first and
 // the last, or the nodes from `first` to `last`, regardless of regions.
@@ -179,7 +163,7 @@ struct CheckpointResult {
 // `offload` are not supported. Linear in the graph, times the nesting depth.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
-// ---- Selection of regions. Names of regions are paths of modules, and labels of checkpoint regions and scopes.
+// Selection of regions. Names of regions are paths of modules, and labels of checkpoint regions and scopes.
 
 // Returns all regions outside of backward that have forward nodes and whose name matches a pattern ("*" and "?" as in
 // file names; patterns are joined by '+'). Of nested regions that match the same pattern, the outermost is used.
@@ -206,8 +190,6 @@ int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 // lifetimes. Forward nodes keep their ids; backward nodes compute nothing. Used to plan recompute for the forward
 // graph. Throws Error if its outputs do not require grad.
 Graph assumed_step(const Graph& forward);
-
-// ---- The passes.
 
 struct CheckpointModulesOptions {
   enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget, kOptimal };
@@ -249,14 +231,10 @@ FreeAtLastUseResult free_at_last_use(Graph& graph);
 //     const CheckpointChoice* best = curve.within(40'000'000'000);    // nullptr: none fits
 //     checkpoint_segments(graph, best->segments);
 //
-// Every choice is evaluated on a rewritten copy of the graph, so its peak is exact. The choices evaluated do not depend
-// on the budget. Hence
-//
-//   - no choice exceeds its budget;
-//   - a smaller budget never has a higher peak or less recompute;
-//   - no choice is worse than the policies each, every (second), sqrt and budget, which are evaluated as well.
-//
-// These policies use the given regions or, with automatic stages, the longest run of numbered modules.
+// Every choice is evaluated on a rewritten copy of the graph, so its peak is exact, and no choice exceeds its budget.
+// The choices evaluated do not depend on the budget, so a smaller budget never has a higher peak or less recompute. No
+// choice is worse than the policies each, every (second), sqrt and budget, which are evaluated as well, with the given
+// regions or, with automatic stages, the longest run of numbered modules.
 
 // Cost of running a node again: an integer in any unit common to all nodes.
 using CostOfNode = std::function<int64_t(const Graph& graph, NodeId node)>;
@@ -276,7 +254,6 @@ CostOfNode flops_and_bytes();
 // The options of a stage are sets of saved tensors among those that backward reads, found greedily from both ends:
 // removing the tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal
 // sets are used.
-
 struct CheckpointStage {
   NodeId first, last;                           // forward nodes
   std::vector<std::vector<StorageId>> keep;     // saved storages by option; the first saves all and is not listed
@@ -312,8 +289,6 @@ struct CheckpointChain {
   // Returns the exposed transfer time of the schedule.
   int64_t exposed(const ChainSchedule& plan) const;
 };
-
-// The Pareto curve of peak memory and recompute.
 
 struct CheckpointChoice {
   std::string policy;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
@@ -356,8 +331,6 @@ class CheckpointCurve {
 CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options = {});
 
 // Offloads activations that modules save for backward to CPU.
-//
-//     const OffloadResult done = offload_modules(graph, {.modules = "model.layers.*"});    // done.tensors, done.bytes
 //
 // A tensor is copied out after its last use in forward and back before its first use in backward:
 //

@@ -1,22 +1,12 @@
 // Shape propagation: re-runs a graph's operators on fake tensors with other input shapes.
 //
-//     auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[64,3,224,224]")}}});
-//     shapes.tensor(value).sizes();      // fake tensor of every value
-//     shapes.baked();                    // recorded sizes that remain in arguments
-//     bool changed = shapes.apply(graph);
-//
 // Only the operators run, not the model, with rules, decompositions and Meta kernels as in a capture, below autograd,
 // in program order. Numbers that the model computed on the host from a size are constants of the graph and remain: a
-// view to [8, 64] is one to [8, 64] regardless of the new batch size. Such baked-in sizes are detected in three ways:
+// view to [8, 64] is one to [8, 64] regardless of the new batch size. Such baked-in sizes are detected if an operator
+// raises an error for its operands, if its results no longer match the graph, or if a size-like argument equals a
+// recorded size that has changed. For sizes that depend on the inputs, fit a SymbolicGraph to several captures instead.
 //
-//   - an operator raises an error for its operands;
-//   - its results no longer match the graph;
-//   - a size-like argument equals a recorded size that has changed.
-//
-// For sizes that depend on the inputs, fit a SymbolicGraph to several captures instead.
-//
-// With the recorded input shapes, the graph is unchanged. (Similar to ShapeProp of torch.fx and to FakeTensorProp.)
-// Linear; about 2 us a node.
+// With the recorded input shapes, the graph is unchanged. Linear; about 2 us a node.
 #pragma once
 
 #include <ATen/core/Tensor.h>

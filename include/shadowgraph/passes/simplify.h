@@ -119,16 +119,12 @@ MergeConstantsResult merge_constants(Graph& graph);
 // there; otherwise the users are moved. The calls are in the region, phase and modes of the last matched node. Shapes
 // of their results are computed by the operators' rules on fake tensors.
 //
-// A match is refused, and counted with the reason, in three cases:
-//
-//   - no position preserves the order of effects and uses;
-//   - a returned value has another dtype, shape or strides than the one it replaces;
-//   - an operator raises an error for its arguments.
+// A match is refused, and counted with the reason, if no position preserves the order of effects and uses, if a
+// returned value has another dtype, shape or strides than the one it replaces, or if an operator raises an error for
+// its arguments.
 //
 // Aliases of a replaced value become aliases of the new one. Storages keep their kind and free point, and backward
-// nodes are linked to the last new node.
-//
-// (torch.fx: subgraph_rewriter.replace_pattern.) Linear in the graph for each rule.
+// nodes are linked to the last new node. Linear in the graph for each rule.
 
 struct RewriteRule {
   std::string name;

@@ -100,7 +100,7 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //
 // A part must be able to run at one position (shadowgraph/graph/edit.h), so there must be no cyclic dependences between
 // parts, including those by effects. Parts may contain random operators, host reads and unknown functions; the schema
-// of the call declares that. (torch.fx: split_module, CapabilityBasedPartitioner.)
+// of the call declares that.
 
 // Number of the part of each node; -1: remains in the parent.
 using PartOf = IdMap<NodeId, int32_t>;
@@ -173,10 +173,8 @@ PartitionResult partition(Graph& graph, const PartitionOptions& options = {});
 //         %add : [num_users=1] = call_function[target=aten.add.Tensor](args = (%conv1, 1), kwargs = {})
 //         return add
 //
-// For readers of torch.fx; cannot be parsed. Calls of modules are created by the pass collapse; their parameters and
-// buffers belong to the module and are not shown. Parameters used by operators are get_attr nodes.
-
-// Linear.
+// Cannot be parsed. Calls of modules are created by the pass collapse; their parameters and buffers belong to the
+// module and are not shown. Parameters used by operators are get_attr nodes. Linear.
 std::string fx_text(const Graph& graph);
 
 }  // namespace shadowgraph

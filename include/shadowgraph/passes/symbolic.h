@@ -1,9 +1,5 @@
 // Symbolic graphs: graphs whose sizes are polynomials in a few named sizes, fitted to several captures.
 //
-//     PolynomialFit fit({{2}, {3}, {5}, {7}});              // four captures, at batch 2, 3, 5 and 7
-//     auto p = fit.of({{64, 96, 160, 224}});                // 32*batch
-//     p->evaluate({{512}});                                 // 16384
-//
 // Arithmetic is exact (integers and rationals): a fit equals all samples, or there is none. The polynomial with the
 // fewest terms is chosen. There must be at least one sample more than terms, and one value more of each size than its
 // degree requires, so that a fit is always overdetermined.
@@ -81,22 +77,12 @@ class PolynomialFit {
 
 // A graph for all sizes: captures at a few sizes are aligned, and every number that differs becomes a polynomial.
 //
-//     std::vector<SizedGraph> captures;
-//     for (int64_t batch : {2, 3, 5, 7}) captures.push_back({{{"batch", batch}}, capture(batch)});
-//     SymbolicGraph symbolic = SymbolicGraph::fit(std::move(captures));
-//     Graph at_512 = symbolic.instantiate({{"batch", 512}});      // equal to a capture at 512
-//
 // Captures are aligned if they are equal except for numbers: nodes, operators, operands, regions, storages and
 // lifetimes, saved tensors. If a kernel or branch depends on the size, the graphs differ, and fit() reports the node.
-// Polynomials are fitted to
-//
-//   - sizes, strides, offsets, bytes of storages, integers in arguments;
-//   - floating-point arguments that are such an integer or the inverse of one (1/n in a mean);
-//   - sizes in guards and in the metadata.
-//
+// Polynomials are fitted to sizes, strides, offsets, bytes of storages and integers in arguments; to floating-point
+// arguments that are such an integer or the inverse of one (1/n in a mean); and to sizes in guards and in the metadata.
 // A number that does not fit a polynomial is an error that names it. Hence instantiate() is wrong only if the program
-// behaves differently at a size that was not captured. Use difference_from() to compare with a capture, for instance at
-// the end of a range.
+// behaves differently at a size that was not captured; difference_from() compares with a capture.
 //
 // Sizes 0 and 1 are special (broadcasting, strides) and should not be used for captures. Sizes below the smallest
 // captured one are rejected. If captures are at 64, 128 and 192, only multiples of 64 are supported, because floor

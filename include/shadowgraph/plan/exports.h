@@ -19,6 +19,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+class PipelineRun;  // shadowgraph/plan/pipeline.h
+
 struct PlanExportOptions {
   int64_t sequence = 0;             // tokens per sample; 0: samples are not sequences
   int64_t batch = 0;                // requested samples per step; 0: those of the plan
@@ -44,8 +46,6 @@ std::string sharding_script(const std::string& title, std::string_view plan);
 
 // Exports MLCommons Chakra execution traces for network simulators such as ASTRA-sim, one file per process.
 //
-//     write_chakra(run, "traces", {.name = "llama", .processes_per_stage = 64});       // traces/llama.0.et, ...
-//
 // A rank of the pipeline represents `processes_per_stage` processes that do the same. Process p of rank r has number
 // r * processes_per_stage + p and sends to process p of neighboring ranks. Collectives are those of the captured step,
 // among the processes of a rank; groups are numbered.
@@ -54,9 +54,6 @@ std::string sharding_script(const std::string& title, std::string_view plan);
 // (tensor_size), COMM_SEND, COMM_RECV and COMM_COLL. Each node depends on the previous one of its stream, and compute
 // also on the communication it waits for. Durations are rounded to whole microseconds without accumulating error. The
 // first node lists the groups.
-
-class PipelineRun;  // shadowgraph/plan/pipeline.h
-
 struct ChakraOptions {
   std::string name = "trace";
   int64_t processes_per_stage = 1;

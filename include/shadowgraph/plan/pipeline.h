@@ -2,11 +2,9 @@
 //
 //     const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
 //     schedule.with_transfers().to_csv();             // format of torch.distributed.pipelining ("compute_comms")
-//     PipelineSchedule::read_csv_file("plan.csv");
 //
 // Stages are numbered in forward order; a rank may have several. A rank executes its actions in order. Schedules have
-// the same order as in torch.distributed.pipelining (2.13); tests compare them action by action. It lacks v_half and
-// v_min, but can run them from CSV.
+// the same order as in torch.distributed.pipelining (2.13). It lacks v_half and v_min, but can run them from CSV.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -111,10 +109,6 @@ class PipelineSchedule {
 };
 
 // Stages of a pipeline, split from a captured training step of one micro-batch.
-//
-//     const Graph& step = capture.graph;                                  // forward, backward, optimizer
-//     const auto stages = PipelineStages::balanced(step, 4, {.spec = &h100, .interconnect = &links});
-//     stages.of(2).forward;                                               // seconds per micro-batch
 //
 // A stage is a contiguous range of forward. Values used by later stages are sent from stage to stage. The backward of a
 // stage is split in W, which computes only gradients of its own weights, and I, the rest. Nodes that depend on the
@@ -234,10 +228,6 @@ class PipelineStages {
 
 // Extracts the pieces of a stage as graphs.
 //
-//     const Subgraph forward = stage_piece(step.graph, stages, 2, PipelineWork::kForward);
-//     forward.graph;                      // to print, verify, profile, replay, emit
-//     forward.inputs; forward.outputs;    // values of the step, in the order of the subgraph's inputs and outputs
-//
 // Inputs of a piece are all values it reads: parameters, values from other stages, values saved by its forward. The
 // note "parameter" has a parameter's name. Outputs are values that other pieces read or save. Executed in the order F,
 // then I and W from the last stage to the first, the pieces compute the step's gradients.
@@ -314,12 +304,6 @@ PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const
 PipelineSchedule with_gradient_reduction(const PipelineSchedule& schedule);
 
 // Simulates all ranks of a pipeline: time and memory.
-//
-//     const auto stages = PipelineStages::balanced(step.graph, 4, {.spec = &h100});
-//     const auto schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 16});
-//     const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links});
-//     run.seconds(); run.bubble(); run.rank(0).peak;
-//     to_text(run);
 //
 // Each rank executes its actions in the order of the schedule on one stream. Sends and receives run concurrently, those
 // between two ranks in one direction one after another, as do UNSHARD and REDUCE_GRAD. Gradients of tied weights are
@@ -415,10 +399,6 @@ nlohmann::json to_json(const PipelineRun& run);
 std::string to_chrome_trace(const PipelineRun& run);
 
 // Simulates captured graphs of several ranks together: waits between ranks, and the time of the step.
-//
-//     const std::vector<RankGraph> ranks = {{.graph = &first, .ranks = {0, 1}}, {.graph = &last, .ranks = {2, 3}}};
-//     const DistributedRun run = DistributedRun::of(ranks, {.spec = &h100, .interconnect = &links});
-//     run.seconds(); run.rank(1).waits;
 //
 // Each graph is that of ranks[0] and represents all ranks in RankGraph::ranks, which do the same. Sends to a rank are
 // received by its representative, and collectives are matched between the representatives of a group. Kernels and

@@ -48,11 +48,6 @@ struct WeightFormat {
 
 // Estimates the number of concurrent requests of an inference engine on a device, and its latency and throughput.
 //
-//     const auto awq = WeightFormat::parse("awq");
-//     const Serving answer = serve(capture, cache, {.spec = &l4, .context = 8192, .weights = awq});
-//     answer.requests;                 // concurrent requests of 8,192 tokens each
-//     answer.rows.back().next_token;   // seconds
-//
 // The engine uses a paged KV cache, as in vLLM. Its memory is a fraction of the device memory; what remains after
 // weights, context and the activations of one pass is used for pages. A pass of n requests costs as much as the
 // captured program with n sequences of one token. Kernels run without launch overhead (CUDA graphs), and elementwise

@@ -1,10 +1,7 @@
 // Finds training plans for a cluster: degrees of parallelism, pipeline stages, recompute, and the resulting step time.
 //
-//     StepSource source{.capture = capture, .layers = 126};
-//     ClusterRequest request{.devices = 1024, .device = h100, .links = links, .batch = 2048, .sequence = 8192};
 //     const ClusterPlan answer = plan_training(source, request);
 //     answer.best().plan.tensor;  answer.best().run.seconds();  answer.bound;
-//     std::puts(to_text(answer).c_str());
 //
 // Algorithm:
 //   1. A few layers are captured for each sharding of a micro-batch (tensor, context and expert parallel sizes,
@@ -66,12 +63,7 @@ struct StepSource {
 // attention and convolutions (saved after their all-reduce, if any). kCurve: points on the memory/time Pareto curve of
 // rotor, of which there are several.
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
-constexpr auto enum_names(Recompute) {
-  return names_of<Recompute>({{Recompute::kNone, "none"},
-                              {Recompute::kSelective, "selective"},
-                              {Recompute::kFull, "full"},
-                              {Recompute::kCurve, "curve"}});
-}
+constexpr auto enum_names(Recompute) { return names_in_order<Recompute>("none", "selective", "full", "curve"); }
 
 // Layout of a stage's tensors over tensor parallel ranks: rules of Megatron-LM, or the solver of
 // shadowgraph/shard/shard.h, for which collectives cost their exposed time.
@@ -81,16 +73,12 @@ enum class TensorParallelLayout : uint8_t {
   kLean,    // minimum time, where saved activations cost as much as recomputing them
 };
 constexpr auto enum_names(TensorParallelLayout) {
-  return names_of<TensorParallelLayout>({{TensorParallelLayout::kMegatron, "megatron"},
-                                         {TensorParallelLayout::kSolved, "solved"},
-                                         {TensorParallelLayout::kLean, "lean"}});
+  return names_in_order<TensorParallelLayout>("megatron", "solved", "lean");
 }
 
 // Tensors that may be offloaded to CPU: saved activations, or main weights and moments with the optimizer step.
 enum class Offload : uint8_t { kActivations, kOptimizer };
-constexpr auto enum_names(Offload) {
-  return names_of<Offload>({{Offload::kActivations, "activations"}, {Offload::kOptimizer, "optimizer"}});
-}
+constexpr auto enum_names(Offload) { return names_in_order<Offload>("activations", "optimizer"); }
 
 // To add an option, add a field here and a row to the table: command line, Python keywords, help and checks are derived
 // from it (CONTRIBUTING.md).
@@ -239,9 +227,6 @@ nlohmann::json to_json(const TrainingPlan& plan);
 
 // Simulation of plans from other sources, for comparison.
 //
-//     const TrainingPlan plan = parse_plan(text, source, request);
-//     simulate_plan(source, request, plan);
-//
 // {"tensor": 8, "pipeline": 16, "stages_per_rank": 8, "schedule": "interleaved", "zero": 1, "micro_batch": 1}
 //
 // Keys are those of to_json(TrainingPlan), as in plan.json. Some may be omitted or abbreviated:
@@ -251,7 +236,7 @@ nlohmann::json to_json(const TrainingPlan& plan);
 //                       with one more in the first stages
 //   recomputed          names of layers; "all"; or the number of leading layers of each stage: [4, 4, 0, 0]
 //   selective           likewise, for layers not in `recomputed`
-
+//
 // Throws ParseError for unknown keys, invalid values, and stages and layers that the model does not have. Throws Error
 // for more ranks than devices or more stages than units.
 TrainingPlan parse_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
@@ -259,9 +244,6 @@ TrainingPlan parse_plan(std::string_view text, const StepSource& source, const C
 TrainingPlan parse_plan(std::string_view text, const Graph& step);
 
 // Scenarios: re-plans a model with more devices, faster links, other memory, other batches.
-//
-//     PlanSweep sweep(source, request);
-//     std::puts(to_text(sweep.run({.kind = PlanSweepKind::kDevices})).c_str());
 //
 // A row of a table is the best plan for a modified request, simulated as in plan_training(). Layer costs are cached
 // between rows and between scenarios if the captured step and the links are the same.
@@ -275,12 +257,7 @@ enum class PlanSweepKind : uint8_t {
   kPrice,     // the cheapest cluster that trains a number of tokens in time
 };
 constexpr auto enum_names(PlanSweepKind) {
-  return names_of<PlanSweepKind>({{PlanSweepKind::kDevices, "devices"},
-                                  {PlanSweepKind::kNetwork, "network"},
-                                  {PlanSweepKind::kMemory, "memory"},
-                                  {PlanSweepKind::kBatch, "batch"},
-                                  {PlanSweepKind::kSequence, "sequence"},
-                                  {PlanSweepKind::kPrice, "price"}});
+  return names_in_order<PlanSweepKind>("devices", "network", "memory", "batch", "sequence", "price");
 }
 
 // Available devices with a user-defined price.

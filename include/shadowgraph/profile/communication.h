@@ -42,8 +42,6 @@ constexpr auto enum_names(CollectiveKind) {
 }
 
 // Links between processes. Every value has a source: a data sheet, a library's source code, a measurement.
-//
-//     const Interconnect links = Interconnect::named("h100");
 
 // Links of small groups within a block whose pairs of processes have different links: among eight V100s, neighbors
 // share one or two links, and some pairs none.
@@ -107,11 +105,6 @@ struct Interconnect {
 nlohmann::json to_json(const Interconnect& links);
 
 // A device type, the interconnect between several of them, and the memory of each, as named by options.
-//
-//     const Machine machine = Machine::find("h100");
-//     StepTime::of(graph, machine.specs());
-//     plan.links = machine.network();      // throws Error if unknown: pass --interconnect
-
 struct Machine {
   std::optional<DeviceSpec> device;   // std::nullopt: no specs of devices of `kind`
   std::optional<Interconnect> links;  // std::nullopt: not given, and no default for the device
@@ -172,10 +165,6 @@ CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const Proce
 int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes);
 
 // All collectives of a graph, from namespaces `_c10d_functional`, `c10d` and `_dtensor`.
-//
-//     const Interconnect links = Interconnect::named("h100");
-//     const Communication communication = Communication::of(graph, {.interconnect = &links});
-//     communication.total().wire;                                    // bytes sent by this process
 
 struct CommunicationOptions {
   const Interconnect* interconnect = nullptr;  // nullptr: bytes only, no seconds

@@ -66,9 +66,6 @@ KernelClass kernel_class(const Graph& graph, NodeId node);
 // the operator's table takes precedence. A size in the table has the measured time. For other sizes, the time predicted
 // from the device's rates is scaled by the ratio of measured to predicted time, interpolated between neighboring sizes,
 // and constant beyond the ends of the table.
-//
-//     OperatorTables tables = read_operator_csv("gemm.csv");
-//     spec.tables.add(tables);
 
 // Size and time of a measured call. A matrix product has m, n, k and batch: `batch` times (m x k) by (k x n). Other
 // calls have `bytes` moved and, if they are compute-bound, `flops`.
@@ -102,8 +99,6 @@ OperatorTables read_operator_csv(const std::string& path);
 
 // Specs of a device from which the times of its kernels are estimated. Every value has a source: a data sheet, or the
 // machine it was measured on.
-//
-//     const DeviceSpec h100 = DeviceSpec::named("h100");
 
 // Rate of calls with about `work` FLOPs or bytes, in FLOP/s or B/s. Interpolated between points in log space; constant
 // beyond the ends.
@@ -195,7 +190,6 @@ DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& 
 
 // Measures this machine's rates with kernels of each class at several sizes, in less than a minute, with libtorch's
 // number of threads. The machine should be idle. Throws Error under a FakeTensorMode.
-
 struct CalibrateOptions {
   double seconds = 50;  // no kernel is started after this time
   std::function<void(const std::string& kernel)> progress = {};

@@ -54,15 +54,9 @@ nlohmann::json to_json(const MemoryFit& fits);
 
 // Costs of a symbolic graph at many sizes, without capturing at each of them.
 //
-//     SizeSweep sweep(symbolic, c10::Device("cuda:0"));
-//     for (int64_t batch = 2; batch <= 512; ++batch) sweep.at({{"batch", batch}}).peak_bytes;
-//     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
-//
 // FLOPs are polynomials in the sizes, exact if the sizes are. Peak and saved bytes are from the memory timeline of the
 // graph at each size, since the position of the peak depends on it; reserved bytes are from PyTorch's caching allocator
 // at each size. If the FLOPs of a node do not fit a polynomial, those of its phase are counted at each size.
-
-struct Profile;
 
 struct SizeCost {
   int64_t peak_bytes = 0;   // on the requested device, as Profile::leading_peak()
@@ -83,10 +77,7 @@ SizeCost size_cost(const Graph& graph, const DeviceMemoryOptions& memory, const 
 
 // Bytes to which a memory limit applies: live tensors, reserved by the allocator, or reserved plus context.
 enum class MemoryMetric : uint8_t { kLive, kReserved, kDevice };
-constexpr auto enum_names(MemoryMetric) {
-  return names_of<MemoryMetric>(
-      {{MemoryMetric::kLive, "live"}, {MemoryMetric::kReserved, "reserved"}, {MemoryMetric::kDevice, "device"}});
-}
+constexpr auto enum_names(MemoryMetric) { return names_in_order<MemoryMetric>("live", "reserved", "device"); }
 // Throws Error for bytes of an allocator on a CPU.
 int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes);
 // Returns DeviceMemoryOptions::capacity for a limit on these bytes.
@@ -120,8 +111,6 @@ class SizeSweep {
 
 // Memory over batch and sequence length: a table of bytes, and the largest batch and sequence length that fit.
 //
-//     const SizeGrid grid = SizeGrid::of(capture, {.batches = {1, 2, 4, 8}, .seqs = {512, 1024}, .memory = limit});
-//     std::cout << to_text(grid);
 //
 // Polynomials are fitted to a few captures (SymbolicGraph) and checked against one at the largest sizes. Sizes that
 // they do not cover are captured individually.

@@ -1,10 +1,5 @@
 // Measurements of operator calls on this machine: scratch memory of kernels, and times. Each distinct call of a graph
 // is run on real tensors of its shapes; the model itself is never allocated.
-//
-//     MeasuredCalls calls = MeasuredCalls::read_file(MeasuredCalls::default_file());
-//     measure_calls(graph, calls);
-//     calls.write_file(MeasuredCalls::default_file());
-//     profile(graph, {.measured = &calls}).peak_with_scratch;
 #pragma once
 
 #include <cstdint>

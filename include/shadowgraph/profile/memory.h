@@ -10,21 +10,15 @@
 //     live at   A          A B        A B        B C
 //                                     ^ A is still counted at n2, and does not overlap with C
 //
-// Storages that exist before the program (placeholders: parameters, buffers, inputs, constants) are live from the first
-// step, regardless of the position of their placeholder. Bytes are those of whole storages: a view costs nothing, and
-// keeps all of its base alive.
+// Storages that exist before the program (placeholders) are live from the first step, regardless of the position of
+// their placeholder. Bytes are those of whole storages: a view costs nothing, and keeps all of its base alive.
 //
-// Scratch memory that an operator allocates and frees within one call is not part of the graph and not counted, except
-// for operators registered with it (shadowgraph/profile/register_operator.h), whose scratch is live at the node as a
-// temporary. peak_with_scratch() includes all known scratch memory (Scratch).
+// Scratch memory that an operator allocates and frees within one call is not counted, except for operators registered
+// with it (shadowgraph/profile/register_operator.h), whose scratch is live at the node as a temporary.
+// peak_with_scratch() includes all known scratch memory (Scratch).
 //
 // A second total rounds each storage up to 512 bytes, the minimum block size of CUDA's caching allocator
-// (c10/cuda/CUDACachingAllocator: kMinBlockSize).
-//
-//     const auto timeline = MemoryTimeline::of(graph);
-//     timeline.peak().bytes; timeline.peak().node; timeline.total(step);
-//
-// Linear in nodes and storages; about 80 bytes a step.
+// (c10/cuda/CUDACachingAllocator: kMinBlockSize). Linear in nodes and storages; about 80 bytes a step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -45,6 +39,8 @@
 #include "shadowgraph/options.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+struct DeviceSpec;  // shadowgraph/profile/device_spec.h
 
 using BytesByKind = std::array<int64_t, kStorageKindCount>;  // indexed by StorageKind
 
@@ -107,11 +103,9 @@ bool existed_before(const Graph& graph, const Storage& storage);
 // Returns the position of each node in program order, from 0.
 IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 
-// Peak memory of the steps after the first step of a training run.
-//
-// The first step creates optimizer state after backward, when activations have been freed. Later steps hold it from the
-// beginning, so their peak is higher. It is computed from the recorded first step, with that state live throughout.
-
+// Peak memory of the steps after the first one, which creates optimizer state after backward, when activations have
+// been freed. Later steps hold it from the beginning, so their peak is higher. It is computed from the recorded first
+// step, with that state live throughout.
 struct SteadyState {
   MemoryPeak peak;
   std::vector<StorageId> kept;  // live at the peak, although the recorded step allocates them later
@@ -126,7 +120,6 @@ std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline
 //
 //   all          storages seen by a saved-tensor hook, whole and counted once, from then on until they are freed
 //   activations  those allocated by the step itself, without parameters, buffers, inputs and constants
-
 struct SavedBytes {
   int64_t all = 0;
   int64_t activations = 0;
@@ -136,9 +129,7 @@ struct SavedBytes {
   friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
-// Descriptions of the storages live at a step.
-
-// Description of a storage.
+// Description of a storage that is live at a step.
 struct LiveStorage {
   StorageId storage;
   int64_t bytes = 0;
@@ -184,13 +175,7 @@ struct AllocatorSettings {
 // Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary. They only decide
 // between free blocks of equal size.
 //
-//     CachingAllocator allocator;
-//     const auto a = allocator.allocate(3 * kMebibyte);   // reserves 20 MiB, of which 17 remain free
-//     allocator.free(a);
-//     allocator.stats().reserved.peak;
-//
 // Logarithmic in the number of free blocks. Not thread-safe.
-
 class CachingAllocator {
  public:
   struct Stat {
@@ -268,14 +253,6 @@ class CachingAllocator {
 };
 
 // Device memory outside of the graph: constants of the device and its libraries.
-//
-//     DeviceAssumptions assumptions = DeviceAssumptions::of(DeviceSpec::named("a100"));
-//     assumptions.workspace();                                      // 8,519,680
-//     assumptions.cublas_workspace = cublas_workspace(":4096:8");   // as set by CUBLAS_WORKSPACE_CONFIG
-
-struct DeviceSpec;
-
-// All values may be changed.
 struct DeviceAssumptions {
   // CUDA context with lazily loaded kernels, in bytes. Shown by nvidia-smi, but not part of the allocator. The default
   // is for Hopper. Measured with CUDA 13.0: 527 MiB before the first kernel, 693 for inference, 751 to 771 for
@@ -315,11 +292,6 @@ int64_t cublas_workspace(std::string_view config);
 // A block is reused only on the stream on which its node was issued. A block used on another stream
 // (Tensor.record_stream) becomes free at the end of the step. PyTorch checks whether the device has finished with it,
 // which is assumed not to be the case, since the host runs ahead.
-//
-//     const DeviceMemory memory = device_memory(graph);
-//     memory.reserved_peak;                     // corresponds to torch.cuda.max_memory_reserved()
-//     memory.footprint();                       // approximately the value of nvidia-smi
-
 struct DeviceMemoryOptions {
   std::optional<c10::Device> device;  // default as for profile()
   AllocatorSettings allocator;
@@ -373,16 +345,8 @@ struct FragmentationCause {
 std::vector<FragmentationCause> fragmentation_causes(const Graph& graph, const DeviceMemoryOptions& options = {});
 
 // Memory of the steps of a training run: the first, which creates gradients and optimizer state, and later ones.
-//
-//     const CaptureResult run = capture_training_run(program, 3);
-//     const RunMemory memory = RunMemory::of(run.graph);
-//     memory.steps[0].peak; memory.steady().peak; memory.peak();       // live bytes
-//     memory.reserved_peak();                                          // of the caching allocator
-//
-// The tensors that persist between steps, and their lifetimes, are recorded rather than assumed. Live bytes are those
-// of MemoryTimeline; reserved bytes are from one pass of the caching allocator over the whole run. All steps use the
-// same inputs, which exist from the beginning.
-
+// Tensors that persist between steps, and their lifetimes, are recorded rather than assumed. Reserved bytes are from
+// one pass of the caching allocator over the whole run. All steps use the same inputs, which exist from the beginning.
 struct StepMemory {
   int64_t peak = 0;  // peak live bytes of the step
   std::string op;    // operator at the peak
@@ -410,21 +374,12 @@ struct RunMemory {
 std::string to_text(const RunMemory& run);
 
 // Static memory plan: assigns each storage of the step a fixed offset in one arena, such that storages with overlapping
-// lifetimes do not overlap in memory.
-//
-// The smallest arena of several planners is used:
-//
-//   - first fit and best fit in allocation order;
-//   - long-lived storages from the bottom, short-lived ones from the top;
-//   - by size, and by size times lifetime, at the lowest offset that is free during the lifetime; only for graphs of at
-//     most `offline_limit` storages.
+// lifetimes do not overlap in memory. Uses the smallest arena of first fit and best fit in allocation order; long-lived
+// storages from the bottom and short-lived ones from the top; and, for graphs of at most `offline_limit` storages, by
+// size, and by size times lifetime, at the lowest offset that is free during the lifetime.
 //
 // `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before the program are included,
 // at the lowest offsets.
-//
-//     const MemoryLayout plan = memory_layout(graph);
-//     plan.bytes; plan.bound; plan.offsets[storage];
-
 struct AllocationLifetime {
   int64_t bytes = 0;
   uint32_t born = 0;  // first and last live step, both inclusive
@@ -461,9 +416,6 @@ MemoryLayout memory_layout(const Graph& graph, const MemoryLayoutOptions& option
 //     MemoryLimit::parse("l4").bytes;        // 23612293120, the memory available to programs
 //     MemoryLimit::parse("24GiB").title;     // "24GiB"
 //     MemoryLimit::parse("24");              // throws Error: no unit
-
-struct DeviceSpec;  // shadowgraph/profile/device_spec.h
-
 struct MemoryLimit {
   int64_t bytes = 0;
   std::string device;     // "l4"; "" for a size

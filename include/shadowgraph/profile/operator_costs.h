@@ -3,10 +3,6 @@
 // OperandShapes has the shapes and numbers of a call by schema position, without a graph. Cost rules (flop_table.h,
 // elementwise_table.h) are pure functions of it and can be tested with literal shapes. Rules must not rely on ranks or
 // counts, since graphs may come from files. Reading past the end returns kAbsent.
-//
-//     std::vector<int64_t> a{2, 3}, b{3, 5};
-//     Operand arguments[] = {Operand::of_tensor(a), Operand::of_tensor(b)};
-//     matmul_flops("aten::mm", {.arguments = arguments});   // 2 * 2 * 3 * 5
 #pragma once
 
 #include <c10/core/Device.h>
@@ -110,7 +106,7 @@ inline int64_t byte_count(const Operand& operand) {
   return saturating_multiply(element_count(operand), operand.element_bytes);
 }
 
-// Costs of a call of an operator, as rules over the shapes of its operands. Used by the tables of the profiler and for
+// Costs of a call of an operator, as rules over the shapes of its operands: for the tables of the profiler and for
 // custom operators (shadowgraph/profile/register_operator.h).
 
 // Returns std::nullopt if the cost is unknown for these operands.
@@ -132,7 +128,6 @@ std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
 std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call);
 
 // Costs of registered operators (shadowgraph/profile/register_operator.h) in a graph, by node and by operator.
-
 struct CustomOperatorCosts {
   std::string op;  // with overload
   int64_t calls = 0;
@@ -163,15 +158,9 @@ class CustomOperators {
 
 // FLOPs of every node, totals by phase, and operators without a formula.
 //
-//     const Flops flops = Flops::of(graph);
-//     flops.of(node).matmul;                       // 2 per multiply-accumulate
-//     flops.of_phase(Graph::kBackward).matmul;     // as counted by FlopCounterMode, plus `beyond_pytorch`
-//     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
-//
 // Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
 // formula (row, view schema or pointwise tag), or if a formula does not support its shapes. The known part is still
 // counted. Linear; formulas are looked up once per target.
-
 struct NodeFlops {
   int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
   int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections
@@ -211,9 +200,6 @@ class Flops {
 // Views and calls that read only geometry move nothing; operands that are overwritten completely are not read. Tables
 // from which rows are selected (embedding, index, gather) are read as far as the result requires. Scratch memory and
 // repeated reads within a kernel are not included.
-//
-//     Traffic::of(graph).of(node).total();  // bytes
-
 struct NodeTraffic {
   int64_t read = 0;
   int64_t written = 0;
@@ -242,7 +228,6 @@ class Traffic {
 //   rule         a row of profiler/cost/scratch_rules.cpp, with its reason and source
 //   none         no scratch by definition: views, fills, pointwise operators on operands of one dtype
 //   unknown      listed with the number of calls; not included in the results
-
 enum class ScratchSource : uint8_t { kRegistered, kMeasured, kRule, kNone, kUnknown };
 constexpr auto enum_names(ScratchSource) {
   return names_in_order<ScratchSource>("registered", "measured", "rule", "none", "unknown");

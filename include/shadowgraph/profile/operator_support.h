@@ -47,7 +47,6 @@ std::string to_text(const OperatorSupport& card);
 // {"name": .., "schema": .., "rows": [{"table": .., "entry": .., "place": .., "missing": false}, ..]} for each.
 std::string to_json(std::span<const OperatorSupport> cards);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Categories of operators, used to color pictures.
 //
 // The first rule that applies: nodes with sg:: targets are placeholders; nodes of phase optimizer are optimizer; others

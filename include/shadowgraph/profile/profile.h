@@ -24,6 +24,13 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+struct DeviceSpec;     // shadowgraph/profile/device_spec.h
+class StepTime;        // shadowgraph/profile/step_time.h
+class OverlappedStep;  // shadowgraph/profile/step_time.h
+struct Interconnect;   // shadowgraph/profile/communication.h
+class Communication;   // shadowgraph/profile/communication.h
+struct Profile;
+
 // Model size: elements and bytes of parameters and buffers, counting shared ones once.
 //
 // Placeholders with the same storage, offset and sizes are the same tensor (tied weights). Parameters that are
@@ -44,10 +51,7 @@ struct ParameterCount {
 };
 
 // Suggestions derived from a profile, by decreasing savings: the observation, its cost, and the option or source line
-// to change. (Similar to Halide's profiler.)
-
-struct Profile;
-
+// to change.
 struct Finding {
   std::string name;    // "activations", "logits", "layout-copies", ...: stable across versions
   std::string seen;    // the observation, with numbers
@@ -72,7 +76,6 @@ std::string to_text(const std::vector<Finding>& findings);
 //   backward         storages allocated by the group's backward nodes
 //   forward_flops,   NodeFlops of the group's nodes of that phase
 //   backward_flops
-
 struct GroupCosts {
   int64_t forward_nodes = 0;
   int64_t backward_nodes = 0;
@@ -121,7 +124,6 @@ std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, S
 //   - a tensor saved by the operator that creates it is in Output instead of being dropped as an alias;
 //   - Backward is the memory that backward allocates, rather than the size of the inputs;
 //   - FLOPs are counted as 2 per MAC rather than 1.
-
 enum class SummaryGrouping : uint8_t {
   kModule,     // one row per module, down to `depth`
   kComposite,  // one row per call of an outermost composite operator, or of an operator outside of any
@@ -155,27 +157,11 @@ struct SummaryTable {
 // Formats the table with aligned columns and human-readable units.
 std::string to_text(const SummaryTable& table);
 
-// Profile: memory over time, FLOPs, saved activations, costs per module.
+// All results of the profiler for a graph: memory over time, FLOPs, saved activations, costs per module. Linear in the
+// graph, except for findings and the static memory plan, which run allocators and planners on request.
 //
-// Linear in the graph, except for findings and the static memory plan, which run allocators and planners on request.
-
-struct DeviceSpec;     // shadowgraph/profile/device_spec.h
-class StepTime;        // shadowgraph/profile/step_time.h
-struct Interconnect;   // shadowgraph/profile/communication.h
-class Communication;   // shadowgraph/profile/communication.h
-class OverlappedStep;  // shadowgraph/profile/step_time.h
-
-// ---------------------------------------------------------------------------------------------------------------------
-// All results of the profiler for a graph.
-//
-//     const Profile costs = profile(graph);
-//     costs.peak.bytes; costs.timeline().total(step); costs.of(node).matmul;
-//     std::cout << to_text(costs.summary()) << to_text(costs);
-//     std::cout << to_json(costs).dump(2);
-//
-// FLOPs of nodes, kinds of storages and the module tree are computed once. Views use them and the graph, which must not
-// change; data members do not refer to the graph. Unknown values are absent (an empty optional, a missing JSON key) or
-// listed (uncovered operators), never zero. docs/memory.md defines all values.
+// Views use the graph, which must not change; data members do not refer to it. Unknown values are absent (an empty
+// optional, a missing JSON key) or listed (uncovered operators), never zero. docs/memory.md defines all values.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;

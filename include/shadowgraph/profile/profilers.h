@@ -4,11 +4,7 @@
 //     GraphProfiler profilers;
 //     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(CommunicationProfiler());
 //     profilers.add("energy", "J", [](const Profile& of, NodeId node) { return 1e-12 * double(of.of(node).matmul); });
-//     const NodeTable table = profilers.run(profile(graph));
-//     table.at(node, "matmul_flops").backward;
-//     write_file("costs.csv", to_csv(table));
-//
-// (The names are those of ColossalAI's analyzer, whose profilers run each node again; these read the graph.)
+//     profilers.run(profile(graph)).at(node, "matmul_flops").backward;
 #pragma once
 
 #include <concepts>
@@ -30,8 +26,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 // A scalar metric of a profile, with the same name in text reports, JSON and Python. The table is in
 // profiler/profile/metrics.cpp.
-//
-//     for (const ProfileMetric& metric : profile_metrics()) metric.value(costs);
 
 enum class MetricUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
 std::string_view to_string(MetricUnit unit);  // "count", "bytes", "seconds", "ratio"

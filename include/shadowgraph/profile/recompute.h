@@ -1,10 +1,4 @@
 // Reports on recompute: the curve of peak memory against recomputed FLOPs as a table, JSON and a picture.
-//
-//     const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
-//     const CheckpointCurve curve = CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time)}});
-//     const RecomputeCurve figures = RecomputeCurve::of(graph, curve, &time);
-//     std::cout << to_text(figures);
-//     write_file("curve.svg", to_svg(figures, "GPT-2"));
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -54,10 +48,6 @@ nlohmann::json to_json(const RecomputeCurve& curve);
 
 // Exports a training step for external solvers: as a chain, and as the module statistics used by PyTorch's
 // selective activation checkpointing ILP.
-//
-//     write_file("chain.json", chain_json(graph, curve.chain(), &time).dump(2));
-
-class StepTime;  // shadowgraph/profile/step_time.h
 
 // Returns {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}, with FLOPs, and
 // seconds if `time` is given. See docs/chain.schema.json, docs/checkpoints.md.

@@ -1,9 +1,5 @@
 // Time of a step on a device: a roofline model of the FLOPs and bytes of each call.
 //
-//     const DeviceSpec h100 = DeviceSpec::named("h100");
-//     const StepTime time = StepTime::of(graph, h100);
-//     time.seconds(); time.of(node).seconds; time.flop_utilization();
-//
 // A kernel takes the fixed time of its class plus the larger of compute and memory time, estimated for GPUs as
 // described in docs/time.md. On a device with host_call > 0, kernels run one after another, asynchronously to the host,
 // which needs host_call for each call other than a view; a step with shorter kernels is bound by the host. Otherwise,
@@ -110,13 +106,6 @@ class StepTime {
 //     max(compute, communication of one group) <= seconds <= compute + communication
 //
 // where compute is the time of the step without its collectives, including waits for the host.
-//
-//     const OverlappedStep step = OverlappedStep::of(graph, communication, step_time);
-//     step.seconds();                                                 // of the step
-//     for (const ExposureCause& cause : step.causes()) cause.seconds; // exposed communication
-
-class Communication;  // shadowgraph/profile/communication.h
-class StepTime;       // shadowgraph/profile/step_time.h
 
 // Time in which the device waits for a collective.
 struct Exposure {

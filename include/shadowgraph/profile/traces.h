@@ -1,9 +1,4 @@
 // Export of profiles to other formats, and comparison with traces of torch.profiler.
-//
-//     write_file("nodes.csv", nodes_csv(costs));
-//     write_file("trace.json", chrome_trace(costs));                  // ui.perfetto.dev, chrome://tracing
-//     write_file("snapshot.pickle", memory_snapshot(costs));          // pytorch.org/memory_viz, torch.cuda._memory_viz
-//     write_file("model_explorer.json", model_explorer(costs).dump());
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -58,14 +53,7 @@ std::string memory_snapshot(const Profile& profile, const DeviceMemoryOptions& o
 // seconds as attributes.
 nlohmann::json model_explorer(const Profile& profile);
 
-// Calibration of a device spec from a trace recorded by torch.profiler.
-//
-//     with torch.profiler.profile(record_shapes=True) as trace: step()
-//     trace.export_chrome_trace("kineto.json")
-//
-//     const TraceCalibration found = calibrate_from_trace("kineto.json");
-//     found.spec.write_file("mine.json");                      // rates by class, and a table of operators
-//     if (found.links) found.links->write_file("links.json");  // tables of collectives, by number of processes
+// Calibration of a device spec from a trace that torch.profiler recorded with record_shapes=True.
 //
 // FLOPs and bytes of calls are computed from their shapes, by running each distinct call once on fake tensors. Times
 // are those of kernels if the trace has kernels, otherwise of CPU calls.
@@ -99,10 +87,6 @@ struct TraceCalibrationOptions {
 TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibrationOptions& options = {});
 
 // Comparison of a prediction with a trace of the real step recorded by torch.profiler, by operator.
-//
-//     const TraceComparison comparison = compare_with_trace(profile(graph, {.spec = &h100}), "kineto.json.gz");
-//     comparison.most_off()->name;
-//     std::cout << to_text(comparison);
 //
 // Calls are matched by operator, sizes and dtype. If the trace has several steps ("ProfilerStep#3"), their mean is
 // used. Only calls that a graph would have are compared: non-composite operators, with the time of their kernels or, on

@@ -1,10 +1,6 @@
 // Estimates the memory of a recorded training step with another dtype, optimizer, accumulation, checkpoint policy or
 // ZeRO stage, from the graph alone: the model is not run again.
 //
-//     const WhatIfResult answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw"});
-//     answer.peak_before; answer.peak; answer.steady_peak;    // live bytes
-//     for (const std::string& line : answer.ignored) ...      // effects not included
-//
 // Takes the lifetimes of the step's storages from the graph and changes their bytes (dtype, ZeRO), existence
 // (optimizer) and lifetime (accumulation). Checkpoints are applied by the pass of shadowgraph/passes/recompute.h to a
 // copy. An optimizer's allocations are recorded from its step over fake parameters of the same sizes. See

@@ -1,8 +1,5 @@
 // Sharding plans, and their application: the program of one rank, with redistributions and communication overlap.
-//
-//     for (const LayoutChange& copy : layout_changes(graph, plan, planner)) ...  // S(0) -> R before %12, an all_gather
-//
-// Created by ShardingProblem (shadowgraph/shard/problem.h). apply() returns the graph of one device.
+// Created by ShardingProblem (shadowgraph/shard/problem.h).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -65,9 +62,6 @@ PhaseId phase_of_layout_changes(const Graph& graph, NodeId node);
 
 // Overlap of tensor parallel collectives with matrix products, in the program of one rank.
 //
-//     Graph rank = apply(step.graph, plan, 0).graph;           // waits for each collective immediately
-//     overlap_collectives(rank, CollectiveOverlap::kBackward);
-//
 // The input gradient of a column-parallel linear layer is summed over the ranks. The weight gradient does not depend on
 // that sum, so frameworks compute it concurrently:
 //
@@ -93,11 +87,7 @@ enum class CollectiveOverlap : uint8_t {
   // only a note "pieces" is added; see docs/time.md for the time model.
   kPieces,
 };
-constexpr auto enum_names(CollectiveOverlap) {
-  return names_of<CollectiveOverlap>({{CollectiveOverlap::kNone, "none"},
-                                      {CollectiveOverlap::kBackward, "backward"},
-                                      {CollectiveOverlap::kPieces, "pieces"}});
-}
+constexpr auto enum_names(CollectiveOverlap) { return names_in_order<CollectiveOverlap>("none", "backward", "pieces"); }
 
 struct OverlapResult {
   int64_t overlapped_reductions = 0;  // reductions of input gradients overlapped with weight gradients
@@ -108,9 +98,6 @@ struct OverlapResult {
 OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 
 // Applies a sharding plan to a captured step: returns the program of one device of the mesh.
-//
-//     const ShardedGraph mine = apply(step.graph, plan, /*rank=*/3);
-//     profile(mine.graph);                        // or draw it, generate code, or replay it with a process group
 //
 // The result is an ordinary graph with local sizes, `_c10d_functional` operators for collectives, and rank-specific
 // offsets as constants. Process groups are named after the axes of the mesh and described as in captures

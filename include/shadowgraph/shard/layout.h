@@ -34,11 +34,9 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The mesh: devices by coordinate, with the last axis varying fastest (as in FakeMesh and torch's DeviceMesh).
-
 constexpr size_t kMaxMeshAxes = 4;
 
+// Devices by coordinate, with the last axis varying fastest (as in FakeMesh and torch's DeviceMesh).
 struct DeviceMesh {
   std::vector<MeshAxis> axes;  // 1 to kMaxMeshAxes, with distinct names and at least 1 device
 
@@ -49,9 +47,6 @@ struct DeviceMesh {
   std::vector<int64_t> ranks_along(size_t axis, int64_t rank) const;  // ranks that differ from `rank` at most in `axis`
   std::string to_string() const;                                      // "dp=8,tp=4"
 };
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Layouts.
 
 enum class PartialOp : uint8_t { kSum, kAverage, kMax, kMin };
 // Named as in c10d.
@@ -106,9 +101,6 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
                                                 const DeviceMesh& mesh);
 
 // Finds the cheapest sequence of collectives and local copies from one layout to another.
-//
-//     const Redistribution way = planner.path(sizes, /*element_bytes=*/4, from, to);
-//     for (const RedistributionStep& step : way.steps) ...      // all_gather over "tp" of dimension 1
 //
 // Cost estimation and code generation share this planner, so that the estimated program is the one that runs. The
 // result is the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts). Ties are broken by length,

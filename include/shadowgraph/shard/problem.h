@@ -1,11 +1,5 @@
 // The sharding problem: layouts of all tensors of a captured step, as an assignment problem for solvers.
 //
-//     ShardingOptions options{.mesh = DeviceMesh::parse("8x8"), .device = &h100, .interconnect = &links};
-//     const ShardingProblem problem = ShardingProblem::of(graph, options);
-//     const AssignmentSolution solution = solve(problem.assignment());            // shadowgraph/shard/solver.h
-//     const GraphLayouts plan = problem.plan(solution.choice);
-//     for (const PlaceholderLayout& tensor : problem.placeholders(plan)) ...  // "layers.0.q_proj.weight" "R,S(0)"
-//
 // The variables are strategies of nodes: on every mesh axis, one of those given by its rule
 // (shadowgraph/shard/rules.h). The costs are times of nodes on local tensors, and of redistributions between results
 // and the operands that use them, in integer picoseconds of the profiler's time model.
@@ -155,10 +149,6 @@ class ShardingProblem {
 
 // Standard parallelism plans: pins of parameters and inputs, where the rest is chosen for minimum cost. Tensors that
 // are not divisible remain replicated.
-//
-//     const AssignmentProblem pinned = problem.pinned(pins_of(Parallelism::kFullySharded, graph, problem, mesh));
-//     const AssignmentSolution by_hand = solve(pinned);                         // for comparison with the best plan
-
 enum class Parallelism : uint8_t {
   kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
   kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP
@@ -188,8 +178,6 @@ std::vector<ShardingPin> pins_of(Parallelism plan, const Graph& graph, const Sha
                                  const DeviceMesh& mesh);
 
 // Sharding decisions of a user or another solver, read from a file.
-//
-//     const ImportedSolution answer = read_solution(read_file("choice.json"), "choice.json", graph);
 //
 // Four formats are recognized by their contents:
 //

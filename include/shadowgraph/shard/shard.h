@@ -37,12 +37,6 @@ int64_t split_mean_losses(Graph& graph);
 int64_t split_log_softmaxes(Graph& graph);
 
 // Summary of a sharding: utilization of the devices, and suggestions.
-//
-//     const ShardingVerdict& verdict = answer.verdict;
-//     verdict.efficiency;       // 0.61: eight devices are 4.9 times as fast as one
-//     verdict.unused_axes;      // {"tp"}: nothing is sharded over it
-//     verdict.tries;            // {"a batch of 8: dp=4 does not divide the batch of 6"}
-
 struct ShardingVerdict {
   double efficiency = 0;                 // speedup divided by the number of devices, 0 to 1
   std::vector<std::string> unused_axes;  // axes of two or more devices over which nothing is sharded
@@ -55,12 +49,8 @@ struct ShardingVerdict {
 };
 
 // Shards a step over a mesh in one call: creates the assignment problem (problem.h), solves it (solver.h), applies the
-// plan to one device's graph (apply.h), and reports the result. Used by `shadowgraph shard` and by sg.shard in Python.
-// Call the steps individually to export problems or to use another solver.
-//
-//     const ShardingResult answer = shard(graph, {.mesh = DeviceMesh::parse("8x8"), .device = &h100,
-//                                                 .interconnect = &links, .memory = int64_t{80} << 30});
-//     std::puts(to_text(answer).c_str());
+// plan to one device's graph (apply.h), and reports the result. Call the steps individually to export problems or to
+// use another solver.
 
 // Communication of one kind of redistribution over one axis in one phase.
 struct RedistributionTraffic {
@@ -154,10 +144,6 @@ nlohmann::json to_json(const ShardingResult& answer);
 
 // Joint sharding and recompute: finds the fastest step that fits in a device's memory.
 //
-//     const Sharding found = shard_and_recompute(graph, {.mesh = ..., .memory = int64_t{20} << 30});
-//     found.graph;             // the step with recompute, to which found.result.plan applies
-//     to_text(found);          // results of each round, then the plan
-//
 // More sharding costs communication, more recompute costs FLOPs, and either alone may be more expensive than both. They
 // are optimized alternately: sharding is solved for the graph with recompute, then recompute for that plan, using the
 // cheapest point of the curve (shadowgraph/passes/recompute.h) whose applied graph fits; recomputed nodes have the
@@ -190,12 +176,6 @@ struct RecomputeAndShardOptions {
 GraphLayouts with_repeated(const GraphLayouts& plan, const Graph& rewritten);
 
 // Plans a captured step in one call: prepares the graph for shard() and fills in defaults of the request.
-//
-//     ShardingRequest request{.mesh = DeviceMesh::parse("dp=8,tp=8"), .memory = 80'000'000'000};
-//     const Sharding planned = shard_step(std::move(capture.graph), request);
-//     std::fputs(to_text(planned).c_str(), stdout);
-//
-// Used by `shadowgraph shard` and by `shard` in Python. Use shard() for graphs with split losses.
 //
 // Steps:
 //   1. Splits mean losses, since a mean of means is wrong for unequal numbers of targets. `shard_vocabulary`

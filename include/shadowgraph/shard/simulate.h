@@ -32,10 +32,6 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
 // Runs all ranks of a sharded program in one process on real tensors, to verify that a plan computes the same results
 // as the program.
 //
-//     std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
-//     const SimulatedRun run = simulate(ranks, {weight, bias, batch});      // whole tensors, in order
-//     run.outputs, run.gradients["weight"], run.inputs[0]                   // unsharded: compare with an Interpreter
-//
 // Every rank is an Interpreter (shadowgraph/capture/replay.h) on its own thread. Ranks synchronize at collectives,
 // which are functions of the ranks' tensors: no process group is needed. Sums are in order of ranks, for determinism.
 //

@@ -95,10 +95,7 @@ struct AssignmentCost {
 // Evaluates a choice. Linear in problem and intervals (times a logarithm). Throws Error if `choice` is invalid.
 AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice);
 
-// Solves an assignment problem (shadowgraph/shard/solver.h), with a lower bound for the cost.
-//
-//     const AssignmentSolution solution = solve(problem);
-//     solution.choice; solution.cost; solution.lower_bound; solution.optimal;
+// Solves an assignment problem, with a lower bound for the cost.
 //
 // Reductions remove strategies that no neighbor allows and dominated ones, and merge variables determined by a
 // neighbor. Without an active limit, sequential tree-reweighted message passing (Kolmogorov 2006) raises a lower bound;
@@ -159,9 +156,6 @@ struct AssignmentSolution {
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options = {});
 
 // Assignment problems and their solutions as files.
-//
-//     const AssignmentProblem problem = read_assignment(read_file("V.json"));        // own format, or IOPDDL
-//     write_file("V.lp", [&](std::ostream& out) { write_lp(problem, out); });
 //
 // IOPDDL (https://github.com/google/iopddl) supports one live interval per node and no counts, pins, forbidden choices
 // or usages of edges. Exports have the same optimum: costs and usages are multiplied by counts; nodes with several
