@@ -6,32 +6,18 @@
 //                              one model: cold and warm seconds, nodes, bytes per node, resident memory
 //
 // Resident memory is the peak relative to the process before its first fake tensor, with libtorch loaded.
-#include <sys/wait.h>
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <fstream>
-#include <unistd.h>
-#include <unordered_set>
 
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
+#include "bench/measure.h"
 
 namespace {
 
 using namespace shadowgraph;
 
-long peak_resident_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::atol(line.c_str() + 6);
-  }
-  return 0;
-}
-
 int measure(const std::string& name, bool with_optimizer) {
-  const long before = peak_resident_kib();
+  const long before = bench::peak_resident_kib();
   const c10::Device device(at::kCUDA, 0);
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name);
@@ -41,12 +27,11 @@ int measure(const std::string& name, bool with_optimizer) {
   size_t bytes = 0;
   long resident = 0;
   for (int i = 0; i < 4; ++i) {
-    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    const ProgramToCapture program = models::program_of(model, with_optimizer ? &optimizer : nullptr);
-    const CaptureResult capture = capture_training_step(program);
+    const CaptureResult capture =
+        with_optimizer ? bench::capture_adamw_step(model) : capture_training_step(models::program_of(model));
     if (i == 0) {
       cold = capture.seconds;
-      resident = peak_resident_kib();
+      resident = bench::peak_resident_kib();
     } else {
       warm = std::min(warm, capture.seconds);
     }
@@ -66,16 +51,5 @@ int main(int argc, char** argv) {
   std::printf("| model | nodes | cold ms | warm ms | warm us per node | bytes per node | resident MiB above start |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
-  int failed = 0;
-  for (const auto& info : models::available()) {
-    const pid_t child = fork();
-    if (child == 0) {
-      execl("/proc/self/exe", argv[0], info.name.c_str(), nullptr);
-      _exit(127);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    failed += status != 0;
-  }
-  return failed == 0 ? 0 : 1;
+  return shadowgraph::bench::run_each_model(argv[0], [](const auto&) { return static_cast<const char*>(nullptr); });
 }

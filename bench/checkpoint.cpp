@@ -9,7 +9,6 @@
 //
 // Every block of bench/training_chain.h is checkpointed.
 #include <benchmark/benchmark.h>
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <climits>

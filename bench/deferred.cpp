@@ -8,45 +8,27 @@
 // "on meta" is construction in a fake mode on the meta device, without recording.
 #include "shadowgraph/deferred/deferred.h"
 
-#include <sys/wait.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <unistd.h>
 
-#include "models/registry.h"
+#include "bench/measure.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace {
 
 using namespace shadowgraph;
-
-long peak_resident_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::atol(line.c_str() + 6);
-  }
-  return 0;
-}
-
-template <class F>
-double seconds(F&& f) {
-  const auto begin = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
+using bench::seconds;
 
 int measure(const std::string& name, bool materialize) {
   { const FakeTensorMode warm_up; }
-  const long before = peak_resident_kib();
+  const long before = bench::peak_resident_kib();
   at::manual_seed(1);
   models::BuiltModel model;
   const double cold = seconds([&] { model = deferred_init([&] { return models::build(name); }); });
-  const long resident = peak_resident_kib() - before;
+  const long resident = bench::peak_resident_kib() - before;
   double warm = 1e9;
   double meta = 1e9;
   for (int i = 0; i < 5; ++i) {
@@ -88,17 +70,6 @@ int main(int argc, char** argv) {
       "resident "
       "MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
-  int failed = 0;
-  for (const auto& info : models::available()) {
-    const bool small = info.parameters < 500'000'000;
-    const pid_t child = fork();
-    if (child == 0) {
-      execl("/proc/self/exe", argv[0], info.name.c_str(), small ? "--materialize" : nullptr, nullptr);
-      _exit(127);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    failed += status != 0;
-  }
-  return failed == 0 ? 0 : 1;
+  return shadowgraph::bench::run_each_model(
+      argv[0], [](const auto& info) { return info.parameters < 500'000'000 ? "--materialize" : nullptr; });
 }

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <optional>
 
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/fake.h"

@@ -7,16 +7,11 @@
 // common subexpression, a redundant clone, a dead store, an in-place operator, constant arithmetic, a dead branch, an
 // elementwise chain, and a region.
 #include <fmt/format.h>
-#include <torch/optim/adamw.h>
 
-#include <chrono>
 #include <map>
 #include <string>
 
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
-#include "shadowgraph/capture/fake.h"
+#include "bench/measure.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/pipeline.h"
@@ -94,23 +89,16 @@ double seconds_of(const Graph& graph, const Pass& pass, std::string& failure) {
   const auto options = kOptions.find(pass.name);
   for (int i = 0; i < runs; ++i) {
     Graph copy = clone(graph);
-    const auto start = std::chrono::steady_clock::now();
     try {
-      run_pass(copy, pass.name, options == kOptions.end() ? PassOptions() : options->second);
+      best = std::min(best, bench::seconds([&] {
+                        run_pass(copy, pass.name, options == kOptions.end() ? PassOptions() : options->second);
+                      }));
     } catch (const std::exception& error) {
       failure = std::string(error.what()).substr(0, std::string_view(error.what()).find('\n'));
       return 0;
     }
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
-}
-
-Graph llama_step() {
-  const FakeTensorMode mode({.device = at::kCUDA});
-  const models::BuiltModel model = models::build("llama3_8b", {.training = true});
-  torch::optim::AdamW adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 }  // namespace
@@ -125,7 +113,7 @@ int main(int argc, char** argv) {
   const Graph graphs[] = {generate(10000), generate(100000), generate(1000000)};
   Graph llama;
   try {
-    llama = llama_step();
+    llama = bench::adamw_step("llama3_8b", {.training = true});
   } catch (const std::exception& error) {
     fmt::print(stderr, "cannot capture the Llama 3 8B step: {}\n", error.what());
   }

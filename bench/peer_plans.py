@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import time
 
@@ -123,44 +122,6 @@ def took_table(seconds):
             "columns": ["planner", "answers", "mean s", "max s"], "rows": rows}  # fmt: skip
 
 
-def uniform(plan):
-    """Converts a plan of another planner, or returns None if its stages have different numbers of ranks."""
-    if "D" in plan:
-        return {"tensor": plan["T"], "data": plan["D"], "pipeline": plan["P"], "micro_batch": int(plan["mbs"])}
-    if "pipeline_list" in plan:
-        pipes = plan["pipeline_list"]
-        shapes = [
-            ([len(s) for s in pipe["layers_per_stage"]], [[ranks[1] for ranks in s] for s in pipe["tmp_per_stage"]])
-            for pipe in pipes
-        ]
-    else:
-        shapes = [([len(s) for s in plan["layers_per_stage"]], plan["tp"])]
-    stages, ranks = shapes[0]
-    tensors = {tensor for stage in ranks for tensor in stage}
-    if any(shape != shapes[0] for shape in shapes) or len(tensors) != 1 or len({len(stage) for stage in ranks}) != 1:
-        return None
-    return {"tensor": tensors.pop(), "data": len(ranks[0]) * len(shapes), "pipeline": len(stages), "stages": stages,
-            "micro_batch": int(plan["mbs"])}  # fmt: skip
-
-
-def translate(path):
-    """Converts the output of the planners to bench/peer_plans.json."""
-    answers = []
-    for answer in json.loads(pathlib.Path(path).read_text()):
-        plans = [plan for plan in map(uniform, answer.pop("plans")) if plan is not None][:5]
-        answers.append({**answer, "plans": plans})
-    head = {"source": "github.com/eth-easl/sailor, cf2c8e3cc53ce178fe58a4003f46b4b6b848fc33, sailor/Planner",
-            "asked": "get_sorted_plans of each planner, with the profiles shipped, 4 GPUs a node, zone us-central1-a, "
-                     "objective throughput, float32; Python 3.11, torch 2.13 CPU, two shared cores; 75 s at most "
-                     "(35 s from the last case of GPT-Neo-2.7 on), Metis 30 s of its 300. `why` has what stopped one",
-            "left out": "plans whose stages have different numbers of ranks; Aceso, of 200 s a case"}  # fmt: skip
-    text = json.dumps({**head, "answers": answers}, indent=None).replace('{"planner"', '\n{"planner"')
-    (ROOT / "bench/peer_plans.json").write_text(text + "\n")
-
-
 if __name__ == "__main__":
-    if len(sys.argv) > 2 and sys.argv[1] == "--translate":
-        translate(sys.argv[2])
-    else:
-        os.chdir(tempfile.gettempdir())
-        print("\n".join(figures()[1]))
+    os.chdir(tempfile.gettempdir())
+    print("\n".join(figures()[1]))

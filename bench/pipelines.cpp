@@ -6,17 +6,14 @@
 //
 //     build/bench/pipelines
 #include <sys/resource.h>
-#include <torch/torch.h>
 
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <string>
 
+#include "bench/measure.h"
 #include "bench/training_chain.h"
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/pipeline.h"
 
@@ -41,13 +38,6 @@ class Clock {
   std::clock_t begin_ = std::clock();
 };
 
-Graph llama3_70b() {
-  const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
-  const auto model = models::build("llama3_70b", {.dtype = c10::kBFloat16});
-  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &optimizer)).graph;
-}
-
 }  // namespace
 
 int main() {
@@ -57,7 +47,7 @@ int main() {
   constexpr int32_t kRanks = 16, kMicrobatches = 128, kProcesses = 64;
   std::printf("| what | size | CPU s | peak MB so far | aim |\n|---|---|---|---|---|\n");
   Clock clock;
-  const Graph step = llama3_70b();
+  const Graph step = bench::adamw_step("llama3_70b", {.dtype = c10::kBFloat16});
   clock.row("capture of Llama 3 70B", std::to_string(step.node_count()) + " nodes", "-");
   const PipelineStages stages = PipelineStages::balanced(step, kRanks, options);
   clock.row("split into 16 stages", "-", "-");

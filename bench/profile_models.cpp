@@ -4,40 +4,27 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cstdio>
 
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
+#include "bench/measure.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/profile.h"
 
 namespace {
 
 using namespace shadowgraph;
-using Clock = std::chrono::steady_clock;
 
 // Returns the minimum time of several runs in milliseconds.
 template <class F>
 double fastest(F&& run) {
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = Clock::now();
-    run();
-    best = std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-  }
-  return best;
+  return bench::seconds(run, 5) * 1e3;
 }
 
 void measure(const std::string& name, const DeviceSpec& spec) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const auto model = models::build(name);
   Graph graph;
-  const double capture = fastest([&] {
-    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    graph = capture_training_step(models::program_of(model, &optimizer)).graph;
-  });
+  const double capture = fastest([&] { graph = bench::capture_adamw_step(model).graph; });
   const double figures = fastest([&] { profile(graph); });
   size_t bytes = 0;
   const double everything = fastest([&] {

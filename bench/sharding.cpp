@@ -1,17 +1,11 @@
 // Measures automatic sharding of a captured training step (AdamW, bf16) of Llama models on meshes of H100s. Then the
 // construction of the problem for graphs of 100k and 1M nodes.
-#include <sys/resource.h>
-#include <torch/torch.h>
-
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
 
 #include "bench/growth.h"
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
+#include "bench/measure.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/shard/shard.h"
@@ -20,23 +14,12 @@ namespace {
 
 using namespace shadowgraph;
 
-double peak_rss_mb() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
-}
-
-Graph step_of(const std::string& name, int64_t batch) {
-  const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
-  const auto model = models::build(name, {.batch = batch, .dtype = c10::kBFloat16});
-  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &optimizer)).graph;
-}
+Graph step_of(const std::string& name) { return bench::adamw_step(name, {.batch = 64, .dtype = c10::kBFloat16}); }
 
 void measure(const Graph& graph, const std::string& name, const char* mesh, const DeviceSpec& device,
              const Interconnect& links, const char* aim) {
   Graph copy = clone(graph);
-  const double before = peak_rss_mb();
+  const long before = bench::peak_resident_kib();
   const ShardingResult answer =
       shard_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
           .result;
@@ -46,8 +29,8 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
   }
   std::printf("| %s, %s | %ld | %ld | %.2f | %.2f | %.3f %% | %.3f | %.3f | %.0f | %s |\n", name.c_str(), mesh,
               static_cast<long>(answer.nodes), static_cast<long>(answer.variables), answer.problem_seconds,
-              answer.solver_seconds, 100 * answer.solution.gap(), answer.seconds(), by_hand, peak_rss_mb() - before,
-              aim);
+              answer.solver_seconds, 100 * answer.solution.gap(), answer.seconds(), by_hand,
+              static_cast<double>(bench::peak_resident_kib() - before) / 1024, aim);
   std::fflush(stdout);
 }
 
@@ -99,10 +82,10 @@ int main(int argc, char** argv) {
       "| step, mesh | nodes | variables | problem s | solve and apply s | gap | step s | best by hand s | "
       "MB more | aim |\n|---|---|---|---|---|---|---|---|---|---|\n");
   {
-    const Graph graph = step_of("llama3_8b", 64);
+    const Graph graph = step_of("llama3_8b");
     measure(graph, "llama3_8b", "8x8", device, links, "1 s, 200 MB");
     measure(graph, "llama3_8b", "4x4x4", device, links, "10 s");
   }
-  measure(step_of("llama3_70b", 64), "llama3_70b", "8x8", device, links, "2 s");
+  measure(step_of("llama3_70b"), "llama3_70b", "8x8", device, links, "2 s");
   return bench::report_growth(argc, argv);
 }

@@ -9,7 +9,6 @@ forked after importing torch. FOLDER/programs.json and operators.json are update
 
 import argparse
 import gc
-import itertools
 import json
 import os
 import pathlib
@@ -21,7 +20,6 @@ import time
 import traceback
 
 import held_out  # noqa: F401 - adds operators
-import measure_gpu
 import programs
 import ranks  # noqa: F401 - adds programs
 import single_operators as operators
@@ -73,33 +71,6 @@ def in_a_process(limit, function, *arguments):
     except subprocess.TimeoutExpired:
         return {"failed": "timeout"}
     return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else {"failed": run.stderr[-3000:]}
-
-
-def model(name, size, sequence, mode, dtype):
-    torch.cuda.init()
-    return measure_gpu.measure(name, size, sequence, mode, dtype, "cuda", False, 6)
-
-
-def models(path, deadline):
-    """Measures the configurations of bench/gpu/measure_gpu.py and writes its format."""
-    facts = apart(measure_gpu.machine, "cuda")
-    rows = []
-    for (name, size, sequence), mode, dtype in itertools.product(measure_gpu.CONFIGURATIONS, measure_gpu.MODES,
-                                                                 measure_gpu.DTYPES):  # fmt: skip
-        if time.monotonic() > deadline:
-            print("skipped (time limit):", name, mode, dtype)
-            break
-        row = {"model": name, "batch": size, "seq": sequence, "mode": mode, "dtype": dtype}
-        answer = apart(model, name, size, sequence, mode, dtype)
-        if "out of memory" in answer.get("failed", ""):
-            answer = {"out_of_memory": True}
-        if "failed" in answer:
-            print(name, mode, dtype, answer["failed"][-500:], flush=True)
-            continue
-        rows.append({**row, **answer})
-        measure_gpu.write(path, {"format": measure_gpu.FORMAT, "version": measure_gpu.VERSION, "tiny": False,
-                                 "machine": facts, "rows": rows})  # fmt: skip
-    return len(rows)
 
 
 def peaks():
@@ -160,46 +131,6 @@ def measured(name):
     return row
 
 
-def kernels_of(name):
-    """Returns the device time in us of each operator, by sizes, in one step."""
-    from torch.profiler import ProfilerActivity, profile
-
-    torch.cuda.init()
-    function = programs.PROGRAMS[name]
-    torch.manual_seed(0)
-    step = function()
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as run:
-        step()
-        torch.cuda.synchronize()
-    rows = {}
-    for event in run.key_averages(group_by_input_shape=True):
-        if event.self_device_time_total > 0 and str(event.device_type).endswith("CPU"):
-            rows[f"{event.key} {event.input_shapes}"] = [event.count, round(event.self_device_time_total, 1)]
-    kernels = {}
-    for event in run.key_averages():
-        if str(event.device_type).endswith("CUDA"):
-            kernels[event.key[:160]] = [event.count, round(event.self_device_time_total, 1)]
-    return {"operators": rows, "kernels": kernels}
-
-
-def traced(name, path):
-    """Writes a trace for `shadowgraph calibrate --trace`."""
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    step = programs.PROGRAMS[name]()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True,
-                 schedule=schedule(wait=0, warmup=2, active=2),
-                 on_trace_ready=lambda run: run.export_chrome_trace(path)) as run:  # fmt: skip
-        for _ in range(4):
-            step()
-            torch.cuda.synchronize()
-            run.step()
-    return {"bytes": os.path.getsize(path)}
-
-
 def constants():
     """Returns device memory outside the caching allocator in bytes, after loading each library."""
 
@@ -254,43 +185,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=pathlib.Path)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--traces", nargs="*", default=[])
-    parser.add_argument("--kernels", nargs="*", default=[])
-    parser.add_argument("--pipelining", help="folder with torch.distributed.pipelining of another version")
     parser.add_argument("--operators", action="store_true")
     parser.add_argument("--first", type=int, default=0, help="index of the first operator")
     parser.add_argument("--workspaces", action="store_true")
-    parser.add_argument("--models", action="store_true")
     parser.add_argument("--seconds", type=float, default=1e9, help="time limit for starting measurements")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         name, *arguments = json.loads(given.one)
-        functions = (versions, constants, measured, kernels_of, traced, model, measure_gpu.machine,
-                     operators.measured_operators, workspaces.measured_workspaces)  # fmt: skip
+        functions = (versions, constants, measured, operators.measured_operators, workspaces.measured_workspaces)
         print(json.dumps({each.__name__: each for each in functions}[name](*arguments)))
         return
     began = time.monotonic()
-    if given.pipelining:
-        import torch.distributed as dist
-
-        dist.__path__.insert(0, given.pipelining)
-    for module in (
-        "transformers",
-        "timm",
-        "peft",
-        "torchvision",
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor.parallel",
-        "torch.distributed.pipelining",
-    ):
+    for module in ("transformers", "timm", "peft", "torchvision", "torch.distributed.fsdp",
+                   "torch.distributed.tensor.parallel", "torch.distributed.pipelining"):  # fmt: skip
         try:
             __import__(module)
         except Exception as error:
             print(module, error)
     global FORKS
     FORKS = "failed" not in apart(versions)
-    rows = {"machine": apart(versions), "constants": apart(constants), "programs": {}, "kernels": {}}
+    rows = {"machine": apart(versions), "constants": apart(constants), "programs": {}}
     print(json.dumps(rows), f"{time.monotonic() - began:.0f} s", flush=True)
     path = given.output / "programs.json"
     write(path, rows)
@@ -309,16 +224,6 @@ def main():
     if given.workspaces:
         print("workspaces", apart(workspaces.measured_workspaces, str(given.output / "workspaces.json"), limit=120),
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if given.models:
-        count = models(given.output / "models.json", began + given.seconds)
-        print(count, "models", f"{time.monotonic() - began:.0f} s", flush=True)
-    for name in given.kernels:
-        if time.monotonic() - began < given.seconds:
-            rows["kernels"][name] = apart(kernels_of, name)
-            write(path, rows)
-    for name in given.traces:
-        if time.monotonic() - began < given.seconds:
-            print("trace", name, apart(traced, name, str(given.output / f"{name}.trace.json.gz")))
     print(f"all {time.monotonic() - began:.0f} s")
 
 

@@ -2,9 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <numeric>
 #include <string>

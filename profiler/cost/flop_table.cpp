@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "core/libtorch/kernels.h"

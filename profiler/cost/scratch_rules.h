@@ -1,7 +1,6 @@
 // Rules for scratch memory inside kernels, by operator and device type, each with its source.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>

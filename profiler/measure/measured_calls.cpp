@@ -8,11 +8,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <optional>
 #include <unordered_map>
 
 #include "core/calls/node_calls.h"

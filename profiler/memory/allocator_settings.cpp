@@ -5,7 +5,6 @@
 #include <bit>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <string>

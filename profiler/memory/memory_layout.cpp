@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "profiler/memory/allocation_order.h"

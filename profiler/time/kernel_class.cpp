@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 

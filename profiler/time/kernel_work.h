@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "profiler/program_costs.h"
 #include "shadowgraph/graph/graph.h"

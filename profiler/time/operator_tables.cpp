@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/text.h"

@@ -6,7 +6,6 @@
 
 #include <map>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <vector>
 

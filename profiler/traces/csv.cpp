@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "ir/analysis/module_tree.h"

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <map>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
