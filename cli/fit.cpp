@@ -258,9 +258,11 @@ int search(const FitRequest& request) {
     print_text(json_text(answer));
   }
   if (any) return 0;
-  throw Error(
-      fmt::format("{} does not fit in {} with {} {}; give more memory, or try --dtype bf16 or --with-checkpoint auto",
-                  request.capture.source, human_bytes(request.memory->bytes), what, least));
+  std::string tries;
+  if (!request.capture.dtype) tries += ", or try --dtype bf16";
+  if (request.checkpoints.empty()) tries += ", or try --with-checkpoint auto";
+  throw Error(fmt::format("{} does not fit in {} with {} {}; give more memory{}", request.capture.source,
+                          human_bytes(request.memory->bytes), what, least, tries));
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {

@@ -25,6 +25,10 @@ int optimize(const OptimizeRequest& request) {
     throw CLI::ValidationError("--json", "requires -o: the graph and the report cannot both go to stdout");
   }
   const Pipeline pipeline = Pipeline::parse(request.passes);
+  if (kind_of_source(request.file) != SourceKind::kGraph) {
+    throw Error(
+        fmt::format("opt reads a saved graph; write one with: shadowgraph capture {} -o graph.sg", request.file));
+  }
   Graph graph = read_saved_graph(request.file);
   PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
   options.restore_on_error = false;  // the graph is discarded if a pass fails

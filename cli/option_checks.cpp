@@ -31,7 +31,7 @@ CLI::Validator whole_number_from(int64_t least) {
   return {[least](const std::string& text) {
             const auto number = parse_number<int64_t>(text);
             return number && *number >= least ? std::string()
-                                              : fmt::format("'{}' is not a whole number of at least {}", text, least);
+                                              : fmt::format("'{}' is not an integer >= {}", text, least);
           },
           ""};
 }

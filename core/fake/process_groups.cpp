@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -252,8 +253,7 @@ const Group& FakeMesh::group(std::string_view axis) const { return groups_[index
 std::vector<MeshAxis> parse_mesh(std::string_view text) {
   std::vector<MeshAxis> axes;
   const auto refuse = [&] {
-    throw Error("invalid mesh '" + std::string(text) +
-                "'; expected NAME=SIZE separated by commas, for example dp=8,tp=4");
+    throw Error(fmt::format(R"(invalid mesh "{}": expected a form such as "dp=8,tp=4")", text));
   };
   for (std::string_view rest = text;;) {
     const std::string_view part = rest.substr(0, rest.find(','));

@@ -538,11 +538,11 @@ void check(const WhatIf& change) {
   }
   if (change.accumulate < 1) refuse(fmt::format("accumulate must be at least 1, not {}", change.accumulate));
   if (change.zero_stage < 0 || change.zero_stage > 3) {
-    refuse(fmt::format("zero_stage must be 0, 1, 2 or 3, not {}", change.zero_stage));
+    refuse(fmt::format("the ZeRO stage must be 0, 1, 2 or 3, not {}", change.zero_stage));
   }
   if (change.ranks < 1) refuse(fmt::format("ranks must be at least 1, not {}", change.ranks));
-  if (change.zero_stage > 0 && change.ranks < 2) refuse("zero_stage requires ranks of at least 2");
-  if (change.zero_stage == 0 && change.ranks > 1) refuse("ranks requires a zero_stage of 1, 2 or 3");
+  if (change.zero_stage > 0 && change.ranks < 2) refuse("ZeRO requires ranks of at least 2");
+  if (change.zero_stage == 0 && change.ranks > 1) refuse("ranks requires a ZeRO stage of 1, 2 or 3");
 }
 
 // Returns the peak and the bytes held at the end; `steady` is set if the optimizer is replaced.

@@ -223,14 +223,17 @@ class Converted(_C.Cleanup):
         return known[1]
 
     def _fake_part(self, part):
+        return part if _C.is_fake(part) else self._from_real(part, self._device)
+
+    def _from_real(self, part, device=None):
         # Gradients are not part of the program, and another thread may be training the module.
-        return part if _C.is_fake(part) else self._mode.from_real(part, self._device, with_gradient=False)
+        return self._mode.from_real(part, device, with_gradient=False)
 
     def _own(self, tensor):
         """Returns the fake tensor for a tensor subclass, moved to the device by that class."""
         if not _quantizes_on_move(tensor):
             return _attributes.rebuilt(tensor, self._fake_part, self._records)
-        return _moved(_attributes.rebuilt(tensor, self._mode.from_real, self._records), torch.device(self._device))
+        return _moved(_attributes.rebuilt(tensor, self._from_real, self._records), torch.device(self._device))
 
     def _convert_attributes(self, module):
         if not any(_wrappers.is_subclass(each) for each in module._parameters.values() if each is not None):

@@ -7,6 +7,7 @@
 #include "ir/analysis/module_tree.h"
 #include "sharding/plan/problem_builder.h"
 #include "sharding/plan/problem_nodes.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph {
 
@@ -23,7 +24,13 @@ std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, con
   }
   std::vector<NodeId> nodes = pin.node.valid() ? std::vector{pin.node} : nodes_named(graph, pin.name);
   if (nodes.empty()) {
-    throw Error(fmt::format("pin {}={}: no placeholder or node has this name", pin.name, to_string(pin.layout)));
+    std::vector<std::string> names;
+    for (const NodeId node : graph.nodes()) {
+      if (graph.is_placeholder(node)) names.push_back(placeholder_name(graph, node));
+    }
+    const std::string near = closest(pin.name, names);
+    throw Error(fmt::format("pin {}={}: no placeholder or node has this name{}", pin.name, to_string(pin.layout),
+                            near.empty() ? near : fmt::format(" (did you mean {}?)", near)));
   }
   return nodes;
 }
