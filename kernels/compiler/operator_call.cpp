@@ -32,7 +32,7 @@ ScalarType computed_as(ScalarType dtype) {
 
 Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
   program_.expressions.push_back(expression);
-  return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype};
+  return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype, this};
 }
 
 Typed ExpressionBuilder::load(uint32_t operand, ScalarType dtype) {
@@ -60,7 +60,7 @@ Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
         {.operation = Operation::kRound, .type = ScalarType::Float, .operands = {value.expression}, .rounding = dtype},
         dtype);
   }
-  return {value.expression, dtype};
+  return {value.expression, dtype, this};
 }
 
 Typed ExpressionBuilder::apply(Operation operation, Typed a) {
@@ -196,7 +196,7 @@ ScalarType OperatorCall::promoted_to_float(std::initializer_list<size_t> operand
 Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
   const Typed value = tensor(i);
   if (argument(i).kind != ArgumentKind::kValue) {
-    return {build.convert(value, computed_as(dtype)).expression, dtype};
+    return {build.convert(value, computed_as(dtype)).expression, dtype, &build};
   }
   return build.convert(value, dtype);
 }
@@ -212,7 +212,7 @@ Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const { re
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
   const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
   if (size == 0) throw UnsupportedError("an index into a dimension of size 0");
-  return apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
+  return build.apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
 }
 
 Typed OperatorCall::gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const {
