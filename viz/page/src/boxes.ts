@@ -28,11 +28,9 @@ export interface Item {
   title: string;
   lines: string[];
   children: number[];
-  // The rest is filled in by the layout. The corner is relative to the parent's.
+  // Filled in by the layout.
   width: number;
   height: number;
-  x: number;
-  y: number;
 }
 
 export enum EdgeKind { data = 0, alias = 1, mutation = 2, nextCopy = 3 }
@@ -53,8 +51,6 @@ export interface Boxes {
   siblings: Map<number, { from: number; to: number; weight: number }[]>;
   // The item that shows a node, or NONE.
   itemOf: (node: number) => number;
-  visibleNodes: number;
-  notes: string[];
 }
 
 const MOST_CHILDREN = 120;
@@ -165,11 +161,9 @@ export function displayName(graph: Graph, c: number, folded: boolean): string {
 
 class Builder {
   readonly items: Item[] = [];
-  readonly notes: string[] = [];
   private readonly nodeItem: Int32Array;
   private readonly closed: Int32Array;
   private readonly content: Content;
-  visibleNodes = 0;
 
   constructor(private readonly graph: Graph, private readonly options: BoxOptions) {
     this.content = contentOf(graph, options);
@@ -196,7 +190,7 @@ class Builder {
     const itemOf = this.finishLeaves();
     const { edges, siblings } = withEdges ? this.edges(itemOf) : { edges: [], siblings: new Map() as Boxes['siblings'] };
     if (this.options.only) this.addOmitted(edges, siblings);
-    return { items: this.items, edges, siblings, itemOf, visibleNodes: this.visibleNodes, notes: this.notes };
+    return { items: this.items, edges, siblings, itemOf };
   }
 
   private countIn(c: number): number {
@@ -209,7 +203,7 @@ class Builder {
   private add(key: string, kind: ItemKind, id: number, parent: number, title: string): Item {
     const item: Item = {
       index: this.items.length, key, kind, id, parent, depth: parent === NONE ? 0 : this.items[parent].depth + 1,
-      open: false, title, lines: [], children: [], width: 0, height: 0, x: 0, y: 0,
+      open: false, title, lines: [], children: [], width: 0, height: 0,
     };
     this.items.push(item);
     if (parent !== NONE) this.items[parent].children.push(item.index);
@@ -228,7 +222,6 @@ class Builder {
     const layout = graph.layout(node);
     if (layout !== '') item.lines.push(visible(layout, 40));
     this.nodeItem[node] = item.index;
-    ++this.visibleNodes;
   }
 
   private addCluster(c: number, parent: number, title?: string): void {

@@ -10,6 +10,16 @@ export function lazy<T>(make: () => T): () => T {
   return () => (known ??= { value: make() }).value;
 }
 
+// As lazy(), for a function of an object.
+export function once<K extends object, T>(make: (of: K) => T): (of: K) => T {
+  const known = new WeakMap<K, { value: T }>();
+  return (of) => {
+    const found = known.get(of) ?? { value: make(of) };
+    known.set(of, found);
+    return found.value;
+  };
+}
+
 // Concatenated lists: list i is items[start[i]] to items[start[i + 1]] (exclusive).
 export interface Lists {
   start: Uint32Array;
@@ -43,12 +53,9 @@ function minusOne(array: Uint32Array): Int32Array {
 }
 
 export interface Cluster {
-  parent: number;
   name: string;
   className: string;
   call: number;
-  phase: boolean;
-  standsFor: number; // the identical sibling drawn in its place, or NONE
   repeats: number;
   span: string;
 }
@@ -156,9 +163,6 @@ export class Graph {
   }
   constants(node: number): string {
     return this.header.texts[this.constantTexts()[node]];
-  }
-  flops(node: number): number {
-    return this.matmul()[node];
   }
   private readonly noteTexts = lazy(() => new Map(this.header.notes));
   notes(node: number): [string, string][] {
@@ -445,12 +449,9 @@ export class Graph {
   cluster(c: number): Cluster {
     const texts = this.header.texts;
     return {
-      parent: this.clusterParent()[c],
       name: texts[this.data.ints('cluster.name')[c]],
       className: texts[this.data.ints('cluster.class')[c]],
       call: this.data.ints('cluster.call')[c],
-      phase: this.data.ints('cluster.phase')[c] === 1,
-      standsFor: this.clusterStandsFor()[c],
       repeats: this.data.ints('cluster.repeats')[c],
       span: texts[this.data.ints('cluster.span')[c]],
     };
@@ -464,9 +465,7 @@ export class Graph {
   readonly clusterPhase = lazy(() => {
     const out = new Uint32Array(this.clusterCount);
     for (let c = 1; c < out.length; ++c) {
-      out[c] = this.isPhaseCluster(c)
-        ? Math.max(0, this.header.phases.indexOf(this.cluster(c).name))
-        : out[this.clusterParent()[c]];
+      out[c] = this.isPhaseCluster(c) ? Math.max(0, this.header.phases.indexOf(this.cluster(c).name)) : out[this.clusterParent()[c]];
     }
     return out;
   });

@@ -2,7 +2,7 @@
 import { options, type VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
-import { formatGiven, NONE, type Graph } from './graph';
+import { formatGiven, NONE, once, type Graph } from './graph';
 import type { Selection, TableName } from './state';
 import { onChange } from './theme';
 import { bytes, csvField, exact, flops, percent, seconds, visible } from './units';
@@ -28,17 +28,10 @@ export interface TableData {
   sort: string; // initially
 }
 
-const known = new WeakMap<Graph, Map<TableName, TableData>>();
+const MAKERS = { modules: once(modules), operators: once(operators), storages: once(storages), calls: once(calls) };
 
 export function tableOf(graph: Graph, name: TableName): TableData {
-  let tables = known.get(graph);
-  if (!tables) known.set(graph, (tables = new Map()));
-  let table = tables.get(name);
-  if (!table) {
-    table = name === 'modules' ? modules(graph) : name === 'operators' ? operators(graph) : name === 'storages' ? storages(graph) : calls(graph);
-    tables.set(name, table);
-  }
-  return table;
+  return MAKERS[name](graph);
 }
 
 function sum(column: ArrayLike<number>): number {

@@ -8,7 +8,6 @@ export interface Theme {
   line: string;
   edge: string;
   accent: string;
-  dark: boolean;
 }
 
 export function theme(): Theme {
@@ -16,7 +15,7 @@ export function theme(): Theme {
   const of = (name: string): string => style.getPropertyValue(`--${name}`).trim();
   return {
     text: of('text'), quiet: of('quiet'), back: of('back'), box: of('box'), inside: [of('inside0'), of('inside1')],
-    line: of('line'), edge: of('edge'), accent: of('accent'), dark: of('is-dark') === '1',
+    line: of('line'), edge: of('edge'), accent: of('accent'),
   };
 }
 
