@@ -325,17 +325,13 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
                                   fmt::join(fresh_results(facts, op->signature().returns.size()), ", ")),
                       target, step);
   }
-  if (target.name() == get_random_state().name()) {
-    needs_.helpers.insert("random_state");
-    return call_by_schema("random_state", target);
-  }
-  if (target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
-    needs_.helpers.insert("exchange_random_state");
-    return call_by_schema("exchange_random_state", target);
-  }
-  if (target.name() == seed_generator().name()) {
-    needs_.helpers.insert("seed_generator");
-    return call_by_schema("seed_generator", target);
+  for (const auto& [function, helper] : {std::pair(&get_random_state(), "random_state"),
+                                         {&exchange_random_state(), "exchange_random_state"},
+                                         {&set_random_state(), "exchange_random_state"},
+                                         {&seed_generator(), "seed_generator"}}) {
+    if (target.name() != function->name()) continue;
+    needs_.helpers.insert(helper);
+    return call_by_schema(helper, target);
   }
   refuse_node(graph_, node, why_no_function(target));
 }

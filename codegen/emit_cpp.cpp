@@ -306,17 +306,12 @@ class CppFunctions {
     CppCalls::Call call = calls_.call(number, name_of);
     // Unused results need no name, if only one thing is returned.
     std::vector<bool> wanted(step.results.size());
-    bool any = false;
     for (size_t i = 0; i < step.results.size(); ++i) {
-      wanted[i] = step.fresh[i] && !(plan_.variables[step.results[i]].last_use == number);
-      any |= wanted[i];
+      wanted[i] = step.fresh[i] && plan_.variables[step.results[i]].last_use != number;
     }
     std::vector<std::string> bound;  // defined here, and to be dropped
-    if (!any) {
-      text += "  " + call.expression + ";\n";
-    } else {
-      text += results_of(number, call, names, wanted, bound);
-    }
+    text += std::ranges::find(wanted, true) == wanted.end() ? "  " + call.expression + ";\n"
+                                                            : results_of(number, call, names, wanted, bound);
     // At the end of a function its variables are destroyed anyway.
     if (at_end) return text;
     std::vector<std::string> dropped;
@@ -414,7 +409,7 @@ class CppFunctions {
     }
     // A structured binding must name every result, so unused ones are dropped afterwards.
     std::vector<std::string> bindings;
-    std::vector<std::pair<std::string, size_t>> lists;
+    std::vector<std::string> lists;
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].kind == ArgumentKind::kValue) {
         bindings.push_back(names.of(step.results[flat]));
@@ -424,7 +419,7 @@ class CppFunctions {
         ++flat;
       } else {
         bindings.push_back(names.take(results[i].kind == ArgumentKind::kList ? "list" : "none"));
-        if (results[i].kind == ArgumentKind::kList) lists.emplace_back(bindings.back(), i);
+        if (results[i].kind == ArgumentKind::kList) lists.push_back(bindings.back());
       }
     }
     text += fmt::format("  auto [{}] = {};\n", fmt::join(bindings, ", "), call.expression);
@@ -432,7 +427,7 @@ class CppFunctions {
     size_t next = 0;
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].kind == ArgumentKind::kList) {
-        text += list_elements(step, lists[next++].first, results[i], wanted, flat, names);
+        text += list_elements(step, lists[next++], results[i], wanted, flat, names);
       } else if (results[i].kind == ArgumentKind::kValue) {
         ++flat;
       }
@@ -561,12 +556,9 @@ class CppWriter {
     return plan_.outputs.empty() ? "void" : single_output() ? "at::Tensor" : "Outputs";
   }
   std::vector<std::string> parameters() const {
+    if (structs()) return {"Inputs in"};
     std::vector<std::string> list;
-    if (structs()) {
-      list.emplace_back("Inputs in");
-    } else {
-      for (const std::string& member : member_names_) list.push_back("at::Tensor " + member);
-    }
+    for (const std::string& member : member_names_) list.push_back("at::Tensor " + member);
     return list;
   }
   std::string signature() const {

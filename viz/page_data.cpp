@@ -481,19 +481,18 @@ class PageData {
     }
     return lists_.number(text);
   }
-  uint32_t device_number(c10::Device device) {
-    const std::string name = device_text(device);
-    const auto found = std::find(devices_.begin(), devices_.end(), name);
-    if (found == devices_.end()) devices_.push_back(name);
-    return static_cast<uint32_t>(std::find(devices_.begin(), devices_.end(), name) - devices_.begin());
-  }
+  uint32_t device_number(c10::Device device) { return position_in(devices_, device_text(device)); }
   uint32_t dtype_number(c10::ScalarType dtype) {
-    const std::string name(dtype_word(dtype));
-    const auto found = std::find(dtypes_.begin(), dtypes_.end(), name);
-    if (found != dtypes_.end()) return static_cast<uint32_t>(found - dtypes_.begin());
-    dtypes_.push_back(name);
+    const uint32_t number = position_in(dtypes_, std::string(dtype_word(dtype)));
+    if (number < dtype_bytes_.size()) return number;
     dtype_bytes_.push_back(dtype == c10::ScalarType::Undefined ? 0 : static_cast<int64_t>(c10::elementSize(dtype)));
-    return static_cast<uint32_t>(dtypes_.size() - 1);
+    return number;
+  }
+  // Adds the name if it is new.
+  static uint32_t position_in(std::vector<std::string>& names, const std::string& name) {
+    const auto at = std::ranges::find(names, name) - names.begin();
+    if (at == std::ssize(names)) names.push_back(name);
+    return static_cast<uint32_t>(at);
   }
 
   void values() {

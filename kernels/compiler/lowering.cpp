@@ -478,13 +478,10 @@ std::vector<LoweredKernel> lower_parts(const Graph& graph, NodeId node, const Ke
     return plans;
   }
   const auto results = graph.results(node);
-  const auto is_wanted = [](const Argument& result) { return result.kind == ArgumentKind::kValue; };
-  const auto second = results.begin() + static_cast<std::ptrdiff_t>(row->second_results);
-  if (std::any_of(results.begin(), second, is_wanted)) {
-    plans.push_back(Planner(graph, {&node, 1}, options, all, 0).run());
-  }
-  if (std::any_of(second, results.end(), is_wanted)) {
-    plans.push_back(Planner(graph, {&node, 1}, options, all, 1).run());
+  const std::span<const Argument> parts[] = {results.first(row->second_results), results.subspan(row->second_results)};
+  for (size_t part = 0; part < std::size(parts); ++part) {
+    if (std::ranges::find(parts[part], ArgumentKind::kValue, &Argument::kind) == parts[part].end()) continue;
+    plans.push_back(Planner(graph, {&node, 1}, options, all, part).run());
   }
   return plans;
 }
