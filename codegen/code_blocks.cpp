@@ -131,17 +131,8 @@ constexpr size_t kMaxDepth = 32;  // nested functions; deeper modules are writte
 
 bool is_function_region(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
-  switch (region.kind) {
-    case RegionKind::kCheckpoint:
-      return true;
-    case RegionKind::kModule:
-    case RegionKind::kScope:
-      return !graph.text_or_empty(region.name).empty();
-    case RegionKind::kRoot:
-    case RegionKind::kComposite:
-      return false;
-  }
-  return false;
+  const bool named = region.kind == RegionKind::kModule || region.kind == RegionKind::kScope;
+  return region.kind == RegionKind::kCheckpoint || (named && !graph.text_or_empty(region.name).empty());
 }
 
 class BlockBuilder {

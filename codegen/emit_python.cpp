@@ -40,15 +40,9 @@ class PythonCalls {
     name_of_ = &name_of;
     const NodeId node = plan_.steps[step].node;
     const Target& target = graph_.target(node);
-    switch (target.kind()) {
-      case TargetKind::kBuiltin:
-        if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
-        return constant(graph_.arguments(node)[0].constant);
-      case TargetKind::kFunction:
-        return function_call(node, target);
-      case TargetKind::kOperator:
-        break;
-    }
+    if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
+    if (target.kind() == TargetKind::kBuiltin) return constant(graph_.arguments(node)[0].constant);
+    if (target.kind() == TargetKind::kFunction) return function_call(node, target);
     refuse_another_schema(graph_, node);
     const std::vector<std::string> arguments = arguments_of(node, false);
     if (!find_operator(target)) refuse_other_attributes(node, target.signature().name);

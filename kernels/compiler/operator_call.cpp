@@ -12,22 +12,11 @@ using c10::ScalarType;
 using Operation = KernelOperation;
 
 ScalarType computed_as(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Half:
-    case ScalarType::BFloat16:
-      return ScalarType::Float;
-    case ScalarType::Bool:
-    case ScalarType::Byte:
-    case ScalarType::Char:
-    case ScalarType::Short:
-    case ScalarType::Int:
-    case ScalarType::Long:
-    case ScalarType::Float:
-    case ScalarType::Double:
-      return dtype;
-    default:
-      throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(dtype));
-  }
+  using enum ScalarType;
+  static constexpr ScalarType kComputed[] = {Bool, Byte, Char, Short, Int, Long, Float, Double};
+  if (has_two_bytes(dtype)) return Float;
+  if (std::ranges::find(kComputed, dtype) != std::end(kComputed)) return dtype;
+  throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(dtype));
 }
 
 Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
@@ -103,16 +92,10 @@ Typed ExpressionBuilder::column() {
 bool OperatorCall::is_none(size_t i) const { return argument(i).kind == ArgumentKind::kNone; }
 
 bool OperatorCall::is_single(size_t i) const {
-  switch (argument(i).kind) {
-    case ArgumentKind::kValue:
-      return std::ranges::all_of(graph_.sizes(argument(i).ref.value), [](int64_t size) { return size == 1; });
-    case ArgumentKind::kInt:
-    case ArgumentKind::kFloat:
-    case ArgumentKind::kBool:
-      return true;
-    default:
-      return false;
-  }
+  const Argument& a = argument(i);
+  if (a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool) return true;
+  return a.kind == ArgumentKind::kValue &&
+         std::ranges::all_of(graph_.sizes(a.ref.value), [](int64_t size) { return size == 1; });
 }
 
 Typed OperatorCall::tensor(size_t i) const {
