@@ -116,14 +116,8 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
   return inlined;
 }
 
-// Groups the steps of a plan into blocks, which become functions.
-//
-//     root
-//       transformer.h.0              a module with enough nodes (CodegenOptions::min_function_nodes)
-//         transformer.h.0.attn
-//       part                         some items of a block with more than max_function_items
-//
-// Linear in steps times the depth of modules, which is bounded by kMaxDepth.
+// Groups the steps of a plan into blocks, which become functions. Linear in steps times the depth of modules, which is
+// bounded by kMaxDepth.
 
 namespace {
 

@@ -1,8 +1,5 @@
 // Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
 //
-// NAME.cpp contains headers, devices, helpers, small constants, functions, `run` and `run_by_name`. Helpers are only
-// included if they are called, so small graphs give small files.
-//
 // Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
 // Linear in the generated text.
 #include <fmt/format.h>
@@ -425,12 +422,9 @@ class CppFunctions {
     text += fmt::format("  auto [{}] = {};\n", fmt::join(bindings, ", "), call.expression);
     flat = 0;
     size_t next = 0;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i].kind == ArgumentKind::kList) {
-        text += list_elements(step, lists[next++], results[i], wanted, flat, names);
-      } else if (results[i].kind == ArgumentKind::kValue) {
-        ++flat;
-      }
+    for (const Argument& result : results) {
+      if (result.kind == ArgumentKind::kList) text += list_elements(step, lists[next++], result, wanted, flat, names);
+      if (result.kind == ArgumentKind::kValue) ++flat;
     }
     return text;
   }

@@ -57,25 +57,15 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
     case 'node': {
       const node = selection.id;
       if (node >= graph.nodeCount) return DARK;
-      return {
-        ...DARK,
-        node: (n) => n === node,
-        storage: (s) => graph.storageBorn()[s] === node,
-        module: graph.moduleOf()[node],
-        operator: graph.op(node),
-      };
+      const own = (n: number): boolean => n === node;
+      return { ...DARK, node: own, storage: madeBy(own), module: graph.moduleOf()[node], operator: graph.op(node) };
     }
     case 'storage': {
       const storage = selection.id;
       if (storage >= graph.storageCount) return DARK;
       const maker = graph.storageBorn()[storage];
-      return {
-        ...DARK,
-        node: (n) => n === maker,
-        storage: (s) => s === storage,
-        module: maker === NONE ? NONE : graph.moduleOf()[maker],
-        operator: maker === NONE ? '' : graph.op(maker),
-      };
+      const made = maker === NONE ? {} : { module: graph.moduleOf()[maker], operator: graph.op(maker) };
+      return { ...DARK, node: (n) => n === maker, storage: (s) => s === storage, ...made };
     }
     case 'module': {
       const module = selection.id;

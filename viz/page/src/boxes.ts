@@ -544,8 +544,7 @@ export function firstNodeOf(graph: Graph, c: number): number {
 
 // Returns nodes within `radius` steps of `node`, along edges in both directions, through nodes that are not drawn.
 export function around(graph: Graph, node: number, radius: number, most: number): number[] {
-  const options = { showViews: false, showParameters: false };
-  const step = neighbors(graph, options);
+  const step = neighbors(graph);
   const found = new Set([node]);
   let rim = [node];
   for (let r = 0; r < radius && found.size < most; ++r) {
@@ -564,7 +563,7 @@ export function around(graph: Graph, node: number, radius: number, most: number)
 
 // Returns nodes on any path from `from` to `to` (or back, if there is none in this direction).
 export function pathsBetween(graph: Graph, from: number, to: number): number[] {
-  const step = neighbors(graph, { showViews: false, showParameters: false });
+  const step = neighbors(graph);
   const reach = (start: number, next: (node: number) => Iterable<number>, limit: (node: number) => boolean): Set<number> => {
     const seen = new Set([start]);
     const pending = [start];
@@ -583,8 +582,9 @@ export function pathsBetween(graph: Graph, from: number, to: number): number[] {
   return [...forward].filter((node) => backward.has(node)).sort((x, y) => x - y);
 }
 
-export function neighbors(graph: Graph, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): { before: (node: number) => number[]; after: (node: number) => number[] } {
-  const origin = contentOf(graph, { open: new Set(), unfolded: new Set(), phases: [], ...options }).origin;
+function neighbors(graph: Graph): { before: (node: number) => number[]; after: (node: number) => number[] } {
+  const options = { open: new Set<string>(), unfolded: new Set<number>(), phases: [], showViews: false, showParameters: false };
+  const { origin } = contentOf(graph, options);
   const start = graph.inputStart();
   const inputs = graph.inputValue();
   const producer = graph.producer();

@@ -263,13 +263,10 @@ function usePrinting(): boolean {
       if (later) options.debounceRendering = later;
       else delete options.debounceRendering;
     };
-    const before = set(true);
-    const after = set(false);
-    window.addEventListener('beforeprint', before);
-    window.addEventListener('afterprint', after);
+    const events = [['beforeprint', set(true)], ['afterprint', set(false)]] as const;
+    for (const [name, listener] of events) window.addEventListener(name, listener);
     return () => {
-      window.removeEventListener('beforeprint', before);
-      window.removeEventListener('afterprint', after);
+      for (const [name, listener] of events) window.removeEventListener(name, listener);
     };
   }, []);
   return printing;

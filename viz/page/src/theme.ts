@@ -19,18 +19,6 @@ export function theme(): Theme {
   };
 }
 
-// Calls `redraw` when the color scheme changes.
-function onThemeChange(redraw: () => void): () => void {
-  const query = window.matchMedia('(prefers-color-scheme: dark)');
-  const observer = new MutationObserver(redraw);
-  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
-  query.addEventListener('change', redraw);
-  return () => {
-    observer.disconnect();
-    query.removeEventListener('change', redraw);
-  };
-}
-
 // Resizes a canvas to its box, in device pixels.
 export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: number; context: CanvasRenderingContext2D } {
   const ratio = window.devicePixelRatio || 1;
@@ -52,9 +40,13 @@ export function onChange(element: Element, redraw: () => void): () => void {
   };
   const resized = new ResizeObserver(draw);
   resized.observe(element);
-  const stop = onThemeChange(draw);
+  const query = window.matchMedia('(prefers-color-scheme: dark)');
+  const observer = new MutationObserver(draw);
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
+  query.addEventListener('change', draw);
   return () => {
     resized.disconnect();
-    stop();
+    observer.disconnect();
+    query.removeEventListener('change', draw);
   };
 }
