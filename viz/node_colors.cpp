@@ -82,10 +82,9 @@ struct Copies {
   size_t count = 0;
 
   static Copies of(const std::vector<double>& amounts) {
-    Copies copies{.count = amounts.size()};
-    if (amounts.empty()) return copies;
-    copies.least = *std::min_element(amounts.begin(), amounts.end());
-    copies.most = *std::max_element(amounts.begin(), amounts.end());
+    if (amounts.empty()) return {};
+    const auto [least, most] = std::ranges::minmax(amounts);
+    Copies copies{.least = least, .most = most, .count = amounts.size()};
     for (const double amount : amounts) copies.mean += amount / static_cast<double>(amounts.size());
     return copies;
   }

@@ -254,9 +254,8 @@ void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, cons
       if (named[node] != 0) box.mark = ViewMark::kNamed;
       if (merged != nullptr) ++count[static_cast<size_t>(merged->marks[node])];
     }
-    const size_t added = count[static_cast<size_t>(ViewMark::kAdded)];
-    const size_t removed = count[static_cast<size_t>(ViewMark::kRemoved)];
-    const size_t changed = count[static_cast<size_t>(ViewMark::kChanged)];
+    const auto of = [&](ViewMark mark) { return count[static_cast<size_t>(mark)]; };
+    const size_t added = of(ViewMark::kAdded), removed = of(ViewMark::kRemoved), changed = of(ViewMark::kChanged);
     const size_t all = nodes[b].front().size();
     if (added + removed + changed == 0) continue;
     box.mark = added == all ? ViewMark::kAdded : removed == all ? ViewMark::kRemoved : ViewMark::kChanged;

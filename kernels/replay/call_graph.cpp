@@ -161,9 +161,7 @@ at::Tensor meta_like(const at::Tensor& tensor) {
   return meta;
 }
 
-namespace {
-thread_local bool on_meta = false;
-}
+static thread_local bool on_meta = false;
 
 bool is_calling_on_meta() { return on_meta; }
 

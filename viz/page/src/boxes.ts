@@ -177,9 +177,7 @@ class Builder {
     if (this.options.only) {
       for (const node of this.options.only) this.addNode(node, all.index, '');
     } else {
-      const phaseClusters: number[] = [0];
-      for (const c of this.graph.childrenOf(0)) if (this.graph.isPhaseCluster(c)) phaseClusters.push(c);
-      for (const c of phaseClusters) {
+      for (const c of [0, ...this.graph.childrenOf(0).filter((child) => this.graph.isPhaseCluster(child))]) {
         const phase = this.graph.clusterPhase()[c];
         if (!this.options.phases.includes(phase) || this.countIn(c) === 0) continue;
         this.addCluster(c, all.index, this.graph.header.phases[phase]);

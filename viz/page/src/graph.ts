@@ -385,11 +385,7 @@ export class Graph {
     for (let m = out.length; m-- > 1; ) out[this.moduleParent()[m]] += out[m];
     return out;
   });
-  readonly moduleByPath = lazy(() => {
-    const map = new Map<string, number>();
-    for (let m = 0; m < this.moduleCount; ++m) map.set(this.modulePath(m), m);
-    return map;
-  });
+  readonly moduleByPath = lazy(() => new Map(Array.from({ length: this.moduleCount }, (_, m) => [this.modulePath(m), m])));
   // Module classes, and for every node that of the innermost module with a class; NONE outside.
   readonly classes = lazy(() => {
     const names: string[] = [];
@@ -473,9 +469,7 @@ export class Graph {
   readonly clusterNodes = lazy(() => grouped(this.clusterCount, this.clusterOf(), (k) => k));
   clusterPath(c: number): string {
     const names: string[] = [];
-    for (let at = c; at !== 0 && !this.isPhaseCluster(at); at = this.clusterParent()[at]) {
-      names.unshift(this.cluster(at).name);
-    }
+    for (let at = c; at !== 0 && !this.isPhaseCluster(at); at = this.clusterParent()[at]) names.unshift(this.cluster(at).name);
     return names.join('.');
   }
   readonly clusterModule = lazy(() => {
@@ -515,11 +509,7 @@ export class Graph {
   }
   // A cluster and the identical ones folded into it.
   copies(c: number): number[] {
-    const found = [c];
-    for (const sibling of this.childrenOf(this.clusterParent()[c])) {
-      if (this.clusterStandsFor()[sibling] === c) found.push(sibling);
-    }
-    return found;
+    return [c, ...this.childrenOf(this.clusterParent()[c]).filter((sibling) => this.clusterStandsFor()[sibling] === c)];
   }
   childrenOf(c: number): Uint32Array {
     const lists = this.clusterChildren();

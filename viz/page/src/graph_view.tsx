@@ -188,13 +188,12 @@ export class Drawing {
       const out = Math.max(from.x, to.x) + 24;
       return [from, { x: out, y: from.y }, { x: out, y: to.y }, to];
     }
-    const points = middle.slice();
     // Within the items they leave and enter, edges follow the layout's routes; otherwise they are straight.
     const leaving: Point[] = [];
     for (let i = edge.from; i !== a; i = items[i].parent) leaving.push(...(layout.ways.get(`out ${String(i)}`) ?? (i === edge.from ? [end(i, true)] : [])));
     const entering: Point[] = [];
     for (let i = edge.to; i !== b; i = items[i].parent) entering.unshift(...(layout.ways.get(`in ${String(i)}`) ?? (i === edge.to ? [end(i, false)] : [])));
-    return [...leaving, ...points, ...entering];
+    return [...leaving, ...middle, ...entering];
   }
 
   draw(): void {

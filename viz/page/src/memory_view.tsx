@@ -38,7 +38,8 @@ function across(context: CanvasRenderingContext2D, y: number, width: number): vo
   context.stroke();
 }
 
-function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top: number, width: number, height: number, runs: ReturnType<typeof phaseRuns>): { x: (step: number) => number; y: (value: number) => number } {
+// Draws the axes, and clips to the chart until the context is restored.
+function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top: number, width: number, height: number): { x: (step: number) => number; y: (value: number) => number } {
   const colors = theme();
   const x = (step: number): number => LEFT + ((step - range[0]) / Math.max(1, range[1] - range[0])) * (width - LEFT - RIGHT);
   const y = (value: number): number => height - BOTTOM - (value / Math.max(1, top)) * (height - TOP - BOTTOM);
@@ -56,7 +57,7 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
     context.fillText(bytes(t).replace('.00', ''), LEFT - 6, y(t));
   }
   context.textAlign = 'left';
-  for (const run of runs) {
+  for (const run of phaseRuns(graph)) {
     const a = Math.max(LEFT, x(run.first));
     const b = Math.min(width - RIGHT, x(run.last + 1));
     if (b <= a) continue;
@@ -76,6 +77,10 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
   context.textAlign = 'center';
   context.fillText('step (operator in program order)', (width + LEFT) / 2, height - 9);
   context.textAlign = 'left';
+  context.save();
+  context.beginPath();
+  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
+  context.clip();
   return { x, y };
 }
 
@@ -145,11 +150,7 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   const colors = theme();
   const reserved = reservedOf(graph);
   const plan = plannedOn(graph, timeline);
-  const { x, y } = axes(context, graph, range, top, width, height, phaseRuns(graph));
-  context.save();
-  context.beginPath();
-  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
-  context.clip();
+  const { x, y } = axes(context, graph, range, top, width, height);
   const first = Math.max(0, Math.floor(range[0]));
   const last = Math.min(timeline.steps - 1, Math.ceil(range[1]));
   // At most one step per pixel: the one with most bytes.
@@ -243,11 +244,7 @@ function drawBlocks(canvas: HTMLCanvasElement, graph: Graph, blocks: Blocks, ran
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0) return;
   const colors = theme();
-  const { x, y } = axes(context, graph, range, blocks.top, width, height, phaseRuns(graph));
-  context.save();
-  context.beginPath();
-  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
-  context.clip();
+  const { x, y } = axes(context, graph, range, blocks.top, width, height);
   const kinds = graph.header.storage_kinds;
   const chosen: Block[] = [];
   for (const block of blocks.blocks) {
