@@ -171,22 +171,17 @@ class CppFunctions {
     // Functions are equal if their text without the name is.
     const auto [entry, is_new] = by_text_.try_emplace(type + members + signature + body, written_.size());
     if (is_new) {
-      Function made;
+      Written written;
+      Function& made = written.function;
       made.name = function_names_.take_identifier(function_name(plan_, block));
       if (many) made.result = function_names_.take_identifier(made.name + "_results");
-      Written written;
-      written.function = made;
       if (many) written.before = fmt::format("struct {} {{\n{}}};\n", made.result, members);
       written.text = fmt::format("{} {}{}{}}}\n", many ? made.result : type, made.name, signature, body);
       written_.push_back(std::move(written));
     }
     Written& written = written_[entry->second];
-    written.places.push_back(place(block));
+    written.places.push_back(block.path.empty() ? graph_.phase_name(block.phase) : block.path);
     functions_[number] = written.function;
-  }
-
-  std::string place(const CodeBlock& block) const {
-    return block.path.empty() ? graph_.phase_name(block.phase) : block.path;
   }
 
   // Some kernels depend on the gradient mode, and so does autograd.

@@ -323,7 +323,12 @@ class PageData {
       columns_.plain("node.bound", ids, [&](NodeId id) { return time->of(id).bound; });
     }
     for (const NodeId id : ids) {
-      if (graph_.has_notes(id)) add_notes(id);
+      if (!graph_.has_notes(id)) continue;
+      json list = json::array();
+      graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
+        list.push_back({std::string(key), std::string(text)});
+      });
+      notes_.push_back({costs_.order[id], std::move(list)});
     }
   }
 
@@ -450,14 +455,6 @@ class PageData {
       }
       saved.add(saved_count);
     }
-  }
-
-  void add_notes(NodeId id) {
-    json list = json::array();
-    graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
-      list.push_back({std::string(key), std::string(text)});
-    });
-    notes_.push_back({costs_.order[id], std::move(list)});
   }
 
   // Interns lists of numbers (sizes and strides).

@@ -333,7 +333,10 @@ class Planner {
     const size_t before = plan_.program.expressions.size();
     const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
     const std::span expressions = std::span(plan_.program.expressions).subspan(before);
-    if (options_.exact) refuse_roots(expressions);
+    // Kernels use IEEE 754's square roots; libtorch's (MKL's) differ by up to an ulp.
+    if (options_.exact && uses(expressions, KernelOperation::kSquareRoot)) {
+      throw UnsupportedError("square roots are inexact");
+    }
     if (shape != space_ && uses(expressions, KernelOperation::kColumn))
       throw UnsupportedError("column indices of another row");
     plan_.decisive |= call.decisive();
@@ -349,12 +352,6 @@ class Planner {
       if (results[i].kind != ArgumentKind::kValue) continue;
       finish(node, results[i].ref.value, made[i - from], shape, reducing);
     }
-  }
-
-  // Rejects square roots if results must be exact: kernels use IEEE 754's, while libtorch's (MKL's) differ by up to an
-  // ulp.
-  static void refuse_roots(std::span<const KernelExpression> expressions) {
-    if (uses(expressions, KernelOperation::kSquareRoot)) throw UnsupportedError("square roots are inexact");
   }
 
   void finish(NodeId node, ValueId result, Typed made, const Dims& shape, bool reducing) {

@@ -1,7 +1,6 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/compiler/operator_table.h"
 #include "kernels/compiler/program_source.h"

@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <functional>
-#include <string>
 #include <string_view>
 #include <vector>
 

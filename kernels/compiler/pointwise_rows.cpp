@@ -1,4 +1,3 @@
-#include <limits>
 #include <numbers>
 
 #include "kernels/compiler/operator_table.h"
