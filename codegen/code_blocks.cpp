@@ -116,14 +116,8 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
   return inlined;
 }
 
-// Groups the steps of a plan into blocks, which become functions.
-//
-//     root
-//       transformer.h.0              a module with enough nodes (CodegenOptions::min_function_nodes)
-//         transformer.h.0.attn
-//       part                         some items of a block with more than max_function_items
-//
-// Linear in steps times the depth of modules, which is bounded by kMaxDepth.
+// Groups the steps of a plan into blocks, which become functions. Linear in steps times the depth of modules, which is
+// bounded by kMaxDepth.
 
 namespace {
 
@@ -131,17 +125,8 @@ constexpr size_t kMaxDepth = 32;  // nested functions; deeper modules are writte
 
 bool is_function_region(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
-  switch (region.kind) {
-    case RegionKind::kCheckpoint:
-      return true;
-    case RegionKind::kModule:
-    case RegionKind::kScope:
-      return !graph.text_or_empty(region.name).empty();
-    case RegionKind::kRoot:
-    case RegionKind::kComposite:
-      return false;
-  }
-  return false;
+  const bool named = region.kind == RegionKind::kModule || region.kind == RegionKind::kScope;
+  return region.kind == RegionKind::kCheckpoint || (named && !graph.text_or_empty(region.name).empty());
 }
 
 class BlockBuilder {

@@ -60,34 +60,23 @@ class CodeLayoutBuilder {
 
   void take(const ReplayProgram& program, const ReplayProgram::Step& step) {
     const auto arguments = graph_.arguments(step.node);
-    switch (step.kind) {
-      case ReplayProgram::StepKind::kPlaceholder:
-        give(step, graph_.text(arguments[0].string), ConstantId());
-        return;
-      case ReplayProgram::StepKind::kConstant:
-        // A large constant in the source would be slow to compile, so it becomes an input from a separate file.
-        if (graph_.constant(arguments[0].constant).numel() > options_.max_embedded_elements) {
-          give(step, "constant." + std::to_string(constants_++), arguments[0].constant);
-          return;
-        }
-        break;
-      case ReplayProgram::StepKind::kOutput:
-        for (const Argument& output : graph_.list(arguments[0])) {
-          plan_.outputs.push_back(
-              {"output" + std::to_string(returned_++),
-               output.kind == ArgumentKind::kValue ? latest_[output.ref.value.index] : CodeLayout::kNoVariable, false});
-        }
-        return;
-      case ReplayProgram::StepKind::kGradient:
-        take_gradient(step.node);
-        return;
-      case ReplayProgram::StepKind::kAlias:
-      case ReplayProgram::StepKind::kOperator:
-        break;
-      case ReplayProgram::StepKind::kFunction:
-        if (is_unused_state(step.node)) return;
-        break;
+    using Kind = ReplayProgram::StepKind;
+    if (step.kind == Kind::kPlaceholder) return give(step, graph_.text(arguments[0].string), ConstantId());
+    // A large constant in the source would be slow to compile, so it becomes an input from a separate file.
+    if (step.kind == Kind::kConstant &&
+        graph_.constant(arguments[0].constant).numel() > options_.max_embedded_elements) {
+      return give(step, "constant." + std::to_string(constants_++), arguments[0].constant);
     }
+    if (step.kind == Kind::kOutput) {
+      for (const Argument& output : graph_.list(arguments[0])) {
+        plan_.outputs.push_back(
+            {"output" + std::to_string(returned_++),
+             output.kind == ArgumentKind::kValue ? latest_[output.ref.value.index] : CodeLayout::kNoVariable, false});
+      }
+      return;
+    }
+    if (step.kind == Kind::kGradient) return take_gradient(step.node);
+    if (step.kind == Kind::kFunction && is_unused_state(step.node)) return;
     refuse_backward(step.node);
     if (step.generator != ReplayProgram::kNoGenerator) {
       refuse_node(
@@ -99,10 +88,8 @@ class CodeLayoutBuilder {
     CodeStep& made = plan_.steps.emplace_back();
     made.node = step.node;
     made.grad_mode = step.grad_mode;
-    const bool calls =
-        step.kind == ReplayProgram::StepKind::kOperator || step.kind == ReplayProgram::StepKind::kFunction;
-    plan_.uses_grad_mode |= calls && step.grad_mode;
-    if (calls && step.grad_mode) {
+    if (step.grad_mode && (step.kind == Kind::kOperator || step.kind == Kind::kFunction)) {
+      plan_.uses_grad_mode = true;
       const RegionId checkpoint = checkpoint_around(graph_, graph_.node(step.node).region);
       auto& known = plan_.checkpoints_with_grad_mode;
       const auto at = std::ranges::lower_bound(known, checkpoint);

@@ -107,19 +107,16 @@ std::string short_operator_name(const std::string& target) {
 // Removes the path of the block's module: inside layers.3, the weight layers.3.attn.weight is attn.weight.
 std::string BlockNames::relative(std::string_view path) const {
   const std::string_view own = block_.path;
-  if (own.empty()) return std::string(path);
-  if (path == own) return {};
-  if (path.starts_with(own) && path[own.size()] == '.') return std::string(path.substr(own.size() + 1));
-  return std::string(path);
+  if (own.empty() || !path.starts_with(own)) return std::string(path);
+  if (path.size() == own.size()) return {};
+  return std::string(path[own.size()] == '.' ? path.substr(own.size() + 1) : path);
 }
 
 // Placeholders keep the graph's names. Results are named after their operator, or after their name in the schema if
 // there are several.
 std::string BlockNames::wanted(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
-  if (v.defined == CodeLayout::kGiven) {
-    return relative(plan_.given[v.given].name);
-  }
+  if (v.defined == CodeLayout::kGiven) return relative(plan_.given[v.given].name);
   const CodeStep& step = plan_.steps[v.defined];
   const Graph& graph = *plan_.graph;
   std::string name = short_operator_name(graph.target(step.node).name());

@@ -37,7 +37,6 @@ class BlockNames {
 
   // Returns the variable's name, chosen on the first call.
   const std::string& of(uint32_t variable);
-  bool has(uint32_t variable) const { return names_.contains(variable); }
   void set(uint32_t variable, std::string name) { names_[variable] = std::move(name); }
   // Returns a new name for something else.
   std::string take(std::string_view wanted) { return scope_.take(wanted); }

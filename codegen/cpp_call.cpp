@@ -58,6 +58,8 @@ const CppOperator* find_cpp_operator(std::string_view name) {
   return found != std::end(kOperators) && found->name == name ? found : nullptr;
 }
 
+using CppType = std::pair<TypeClass, std::string_view>;
+
 // Returns the position of consecutive dtype, layout, device and pin_memory, which are one at::TensorOptions in C++;
 // else the number of arguments.
 size_t tensor_options_at(const std::vector<Formal>& formals) {
@@ -174,25 +176,20 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed
     if (elements.empty()) return needed ? cpp + "()" : std::string("{}");
     return needed ? cpp + "({" + text + "})" : "{" + text + "}";
   };
-  switch (type.element) {
-    case TypeClass::kInt:
-      return as("at::IntArrayRef", typed || type.optional);
-    case TypeClass::kTensor:
-      if (type.element_optional) {
-        needs_.headers.insert("ATen/core/List.h");
-        return as("c10::List<std::optional<at::Tensor>>", true);
-      }
-      return as("at::TensorList", typed || type.optional);
-    case TypeClass::kFloat:
-      return as("at::ArrayRef<double>", typed || type.optional);
-    case TypeClass::kNumber:
-      return as("at::ArrayRef<at::Scalar>", typed || type.optional);
-    case TypeClass::kBool:
-      if (type.length != 0) return fmt::format("std::array<bool, {}>{{{}}}", type.length, text);
-      return as("at::ArrayRef<bool>", typed || type.optional);
-    default:
-      return as("", false);
+  if (type.element == TypeClass::kTensor && type.element_optional) {
+    needs_.headers.insert("ATen/core/List.h");
+    return as("c10::List<std::optional<at::Tensor>>", true);
   }
+  if (type.element == TypeClass::kBool && type.length != 0) {
+    return fmt::format("std::array<bool, {}>{{{}}}", type.length, text);
+  }
+  static constexpr CppType kViews[] = {{TypeClass::kInt, "at::IntArrayRef"},
+                                       {TypeClass::kTensor, "at::TensorList"},
+                                       {TypeClass::kFloat, "at::ArrayRef<double>"},
+                                       {TypeClass::kNumber, "at::ArrayRef<at::Scalar>"},
+                                       {TypeClass::kBool, "at::ArrayRef<bool>"}};
+  const auto* const row = std::ranges::find(kViews, type.element, &CppType::first);
+  return row == std::end(kViews) ? as("", false) : as(std::string(row->second), typed || type.optional);
 }
 
 // Writes an argument for a call through the dispatcher, which does not convert it: an int must be an int64_t, and a
@@ -238,29 +235,17 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
         elements.push_back(argument(e, element, true));
       }
       // An IValue keeps the element type, so a list of dtypes must be a list of ints here.
-      const char* of = "int64_t";
-      switch (type.element) {
-        case TypeClass::kTensor:
-          of = type.element_optional ? "std::optional<at::Tensor>" : "at::Tensor";
-          break;
-        case TypeClass::kFloat:
-          of = "double";
-          break;
-        case TypeClass::kBool:
-          of = "bool";
-          break;
-        case TypeClass::kString:
-          of = "std::string";
-          break;
-        case TypeClass::kInt:
-        case TypeClass::kDtype:
-        case TypeClass::kLayout:
-        case TypeClass::kMemoryFormat:
-          break;
-        default:
-          refuse_node(graph_, plan_.steps[step_].node,
-                      "a list of this type is not supported in C++ code; replace the node by other operators first");
+      static constexpr CppType kTypes[] = {{TypeClass::kTensor, "at::Tensor"}, {TypeClass::kFloat, "double"},
+                                           {TypeClass::kBool, "bool"},         {TypeClass::kString, "std::string"},
+                                           {TypeClass::kInt, "int64_t"},       {TypeClass::kDtype, "int64_t"},
+                                           {TypeClass::kLayout, "int64_t"},    {TypeClass::kMemoryFormat, "int64_t"}};
+      const auto* const row = std::ranges::find(kTypes, type.element, &CppType::first);
+      if (row == std::end(kTypes)) {
+        refuse_node(graph_, plan_.steps[step_].node,
+                    "a list of this type is not supported in C++ code; replace the node by other operators first");
       }
+      const bool optional = type.element == TypeClass::kTensor && type.element_optional;
+      const std::string_view of = optional ? "std::optional<at::Tensor>" : row->second;
       return fmt::format("c10::List<{}>({{{}}})", of, fmt::join(elements, ", "));
     }
     default:
@@ -297,16 +282,10 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
   name_of_ = &name_of;
   const NodeId node = plan_.steps[step].node;
   const Target& target = graph_.target(node);
-  switch (target.kind()) {
-    case TargetKind::kBuiltin:
-      if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(step);
-      return {constant(graph_.arguments(node)[0].constant), Returns::kOne};
-    case TargetKind::kFunction:
-      return function_call(step, target);
-    case TargetKind::kOperator:
-      return operator_call(step, target);
-  }
-  return {};
+  if (target.kind() == TargetKind::kFunction) return function_call(step, target);
+  if (target.kind() == TargetKind::kOperator) return operator_call(step, target);
+  if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(step);
+  return {constant(graph_.arguments(node)[0].constant), Returns::kOne};
 }
 
 // Functions have no kernel in libtorch: the user names a callee, or it is one created by passes.
@@ -325,17 +304,13 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
                                   fmt::join(fresh_results(facts, op->signature().returns.size()), ", ")),
                       target, step);
   }
-  if (target.name() == get_random_state().name()) {
-    needs_.helpers.insert("random_state");
-    return call_by_schema("random_state", target);
-  }
-  if (target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
-    needs_.helpers.insert("exchange_random_state");
-    return call_by_schema("exchange_random_state", target);
-  }
-  if (target.name() == seed_generator().name()) {
-    needs_.helpers.insert("seed_generator");
-    return call_by_schema("seed_generator", target);
+  for (const auto& [function, helper] : {std::pair(&get_random_state(), "random_state"),
+                                         {&exchange_random_state(), "exchange_random_state"},
+                                         {&set_random_state(), "exchange_random_state"},
+                                         {&seed_generator(), "seed_generator"}}) {
+    if (target.name() != function->name()) continue;
+    needs_.helpers.insert(helper);
+    return call_by_schema(helper, target);
   }
   refuse_node(graph_, node, why_no_function(target));
 }
@@ -414,14 +389,9 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   std::string text;
   for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + written[i].text;
   const Returns returns = returns_of(formals);
-  switch (op->form) {
-    case 'f':
-      return {fmt::format("at::{}{}({})", op->function(), outs != 0 ? "_out" : "", text), returns};
-    case 'm':
-      return {fmt::format("{}.{}({})", self, op->function(), text), returns};
-    default:
-      return {fmt::format("at::_ops::{}::call({})", op->record(), text), returns};
-  }
+  if (op->form == 'f') return {fmt::format("at::{}{}({})", op->function(), outs != 0 ? "_out" : "", text), returns};
+  if (op->form == 'm') return {fmt::format("{}.{}({})", self, op->function(), text), returns};
+  return {fmt::format("at::_ops::{}::call({})", op->record(), text), returns};
 }
 
 // Returns the results as a vector of IValues, whatever the schema returns.

@@ -1,8 +1,5 @@
 // Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
 //
-// NAME.cpp contains headers, devices, helpers, small constants, functions, `run` and `run_by_name`. Helpers are only
-// included if they are called, so small graphs give small files.
-//
 // Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
 // Linear in the generated text.
 #include <fmt/format.h>
@@ -174,22 +171,17 @@ class CppFunctions {
     // Functions are equal if their text without the name is.
     const auto [entry, is_new] = by_text_.try_emplace(type + members + signature + body, written_.size());
     if (is_new) {
-      Function made;
+      Written written;
+      Function& made = written.function;
       made.name = function_names_.take_identifier(function_name(plan_, block));
       if (many) made.result = function_names_.take_identifier(made.name + "_results");
-      Written written;
-      written.function = made;
       if (many) written.before = fmt::format("struct {} {{\n{}}};\n", made.result, members);
       written.text = fmt::format("{} {}{}{}}}\n", many ? made.result : type, made.name, signature, body);
       written_.push_back(std::move(written));
     }
     Written& written = written_[entry->second];
-    written.places.push_back(place(block));
+    written.places.push_back(block.path.empty() ? graph_.phase_name(block.phase) : block.path);
     functions_[number] = written.function;
-  }
-
-  std::string place(const CodeBlock& block) const {
-    return block.path.empty() ? graph_.phase_name(block.phase) : block.path;
   }
 
   // Some kernels depend on the gradient mode, and so does autograd.
@@ -306,17 +298,12 @@ class CppFunctions {
     CppCalls::Call call = calls_.call(number, name_of);
     // Unused results need no name, if only one thing is returned.
     std::vector<bool> wanted(step.results.size());
-    bool any = false;
     for (size_t i = 0; i < step.results.size(); ++i) {
-      wanted[i] = step.fresh[i] && !(plan_.variables[step.results[i]].last_use == number);
-      any |= wanted[i];
+      wanted[i] = step.fresh[i] && plan_.variables[step.results[i]].last_use != number;
     }
     std::vector<std::string> bound;  // defined here, and to be dropped
-    if (!any) {
-      text += "  " + call.expression + ";\n";
-    } else {
-      text += results_of(number, call, names, wanted, bound);
-    }
+    text += std::ranges::find(wanted, true) == wanted.end() ? "  " + call.expression + ";\n"
+                                                            : results_of(number, call, names, wanted, bound);
     // At the end of a function its variables are destroyed anyway.
     if (at_end) return text;
     std::vector<std::string> dropped;
@@ -414,7 +401,7 @@ class CppFunctions {
     }
     // A structured binding must name every result, so unused ones are dropped afterwards.
     std::vector<std::string> bindings;
-    std::vector<std::pair<std::string, size_t>> lists;
+    std::vector<std::string> lists;
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].kind == ArgumentKind::kValue) {
         bindings.push_back(names.of(step.results[flat]));
@@ -424,18 +411,15 @@ class CppFunctions {
         ++flat;
       } else {
         bindings.push_back(names.take(results[i].kind == ArgumentKind::kList ? "list" : "none"));
-        if (results[i].kind == ArgumentKind::kList) lists.emplace_back(bindings.back(), i);
+        if (results[i].kind == ArgumentKind::kList) lists.push_back(bindings.back());
       }
     }
     text += fmt::format("  auto [{}] = {};\n", fmt::join(bindings, ", "), call.expression);
     flat = 0;
     size_t next = 0;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i].kind == ArgumentKind::kList) {
-        text += list_elements(step, lists[next++].first, results[i], wanted, flat, names);
-      } else if (results[i].kind == ArgumentKind::kValue) {
-        ++flat;
-      }
+    for (const Argument& result : results) {
+      if (result.kind == ArgumentKind::kList) text += list_elements(step, lists[next++], result, wanted, flat, names);
+      if (result.kind == ArgumentKind::kValue) ++flat;
     }
     return text;
   }
@@ -561,12 +545,9 @@ class CppWriter {
     return plan_.outputs.empty() ? "void" : single_output() ? "at::Tensor" : "Outputs";
   }
   std::vector<std::string> parameters() const {
+    if (structs()) return {"Inputs in"};
     std::vector<std::string> list;
-    if (structs()) {
-      list.emplace_back("Inputs in");
-    } else {
-      for (const std::string& member : member_names_) list.push_back("at::Tensor " + member);
-    }
+    for (const std::string& member : member_names_) list.push_back("at::Tensor " + member);
     return list;
   }
   std::string signature() const {

@@ -40,20 +40,13 @@ class PythonCalls {
     name_of_ = &name_of;
     const NodeId node = plan_.steps[step].node;
     const Target& target = graph_.target(node);
-    switch (target.kind()) {
-      case TargetKind::kBuiltin:
-        if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
-        return constant(graph_.arguments(node)[0].constant);
-      case TargetKind::kFunction:
-        return function_call(node, target);
-      case TargetKind::kOperator:
-        break;
-    }
+    if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
+    if (target.kind() == TargetKind::kBuiltin) return constant(graph_.arguments(node)[0].constant);
+    if (target.kind() == TargetKind::kFunction) return function_call(node, target);
     refuse_another_schema(graph_, node);
-    Arguments arguments = arguments_of(node, false);
-    arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
+    const std::vector<std::string> arguments = arguments_of(node, false);
     if (!find_operator(target)) refuse_other_attributes(node, target.signature().name);
-    return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
+    return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments, ", "));
   }
 
   std::string device(c10::Device device) const {
@@ -141,17 +134,12 @@ class PythonCalls {
     return {};
   }
 
-  struct Arguments {
-    std::vector<std::string> positional;
-    std::vector<std::string> keywords;
-  };
-
   // Writes the arguments of a call, omitting trailing defaults unless all are requested. User functions and functional
   // calls take all arguments by position, since they have no schema in Python.
-  Arguments arguments_of(NodeId node, bool all_by_position) {
+  std::vector<std::string> arguments_of(NodeId node, bool all_by_position) {
     const Signature& formals = graph_.target(node).signature();
     const std::vector<Argument> arguments = arguments_with_device(graph_, node);
-    Arguments spelled;
+    std::vector<std::string> positional, keywords;
     size_t last = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
@@ -160,16 +148,17 @@ class PythonCalls {
                               formals.arguments[i].default_value->equals(graph_, arguments[i]);
       const std::string text = argument(arguments[i], type);
       if (all_by_position || !keyword) {
-        spelled.positional.push_back(text);
-        if (!is_default || all_by_position) last = spelled.positional.size();
+        positional.push_back(text);
+        if (!is_default || all_by_position) last = positional.size();
       } else if (!is_default) {
         const std::string& name = formals.arguments[i].name;
-        spelled.keywords.push_back(python::is_keyword(name) ? fmt::format("**{{{}: {}}}", python::quoted(name), text)
-                                                            : name + "=" + text);
+        keywords.push_back(python::is_keyword(name) ? fmt::format("**{{{}: {}}}", python::quoted(name), text)
+                                                    : name + "=" + text);
       }
     }
-    spelled.positional.resize(last);
-    return spelled;
+    positional.resize(last);
+    positional.insert(positional.end(), keywords.begin(), keywords.end());
+    return positional;
   }
 
   // Another tensor over the storage of a value, with the graph's geometry: views that no operator created (.data =).
@@ -183,7 +172,7 @@ class PythonCalls {
   }
 
   std::string function_call(NodeId node, const Target& target) {
-    const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
+    const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true), ", "));
     // A function named by the user comes first, so that it can replace the ones below.
     if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
       const auto& [callee, module] = named->second;

@@ -195,16 +195,10 @@ std::string layout(int64_t value) {
 }
 
 std::string memory_format(int64_t value) {
-  switch (static_cast<c10::MemoryFormat>(value)) {
-    case c10::MemoryFormat::Preserve:
-      return "torch.preserve_format";
-    case c10::MemoryFormat::ChannelsLast:
-      return "torch.channels_last";
-    case c10::MemoryFormat::ChannelsLast3d:
-      return "torch.channels_last_3d";
-    default:
-      return "torch.contiguous_format";
-  }
+  const auto format = static_cast<c10::MemoryFormat>(value);
+  if (format == c10::MemoryFormat::Preserve) return "torch.preserve_format";
+  if (format == c10::MemoryFormat::ChannelsLast) return "torch.channels_last";
+  return format == c10::MemoryFormat::ChannelsLast3d ? "torch.channels_last_3d" : "torch.contiguous_format";
 }
 
 }  // namespace shadowgraph::python

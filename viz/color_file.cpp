@@ -144,8 +144,8 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
   size_t numbers = 0;
   for (const GivenValue& value : given.values) numbers += parse_number<double>(value.value) ? 1 : 0;
   if (numbers != 0 && numbers != given.values.size()) {
-    const auto word = std::find_if(given.values.begin(), given.values.end(),
-                                   [](const GivenValue& value) { return !parse_number<double>(value.value); });
+    const auto word = std::ranges::find_if(
+        given.values, [](const std::string& value) { return !parse_number<double>(value); }, &GivenValue::value);
     throw Error(fmt::format("{}: {}: '{}' of {} is not a number, but others are; give only numbers or only strings",
                             name, word->where, word->value, word->key));
   }

@@ -24,15 +24,8 @@ std::string padded(std::string_view title) {
 
 // Edges look as in the page (viz/page/src/graph_view.tsx).
 std::string edge_look(ViewEdgeKind kind) {
-  switch (kind) {
-    case ViewEdgeKind::kAlias:
-      return ", style=dashed, color=\"#0072b2\"";
-    case ViewEdgeKind::kMutation:
-      return ", style=dotted, color=\"#d55e00\"";
-    case ViewEdgeKind::kData:
-      break;
-  }
-  return {};
+  if (kind == ViewEdgeKind::kAlias) return ", style=dashed, color=\"#0072b2\"";
+  return kind == ViewEdgeKind::kMutation ? ", style=dotted, color=\"#d55e00\"" : "";
 }
 
 struct MarkStyle {
@@ -49,10 +42,8 @@ constexpr MarkStyle kMarkStyles[] = {
     {ViewMark::kChanged, "#b07800", "bold", "changed"},
 };
 const MarkStyle* style_of(ViewMark mark) {
-  for (const MarkStyle& style : kMarkStyles) {
-    if (style.mark == mark) return &style;
-  }
-  return nullptr;
+  const auto* const style = std::ranges::find(kMarkStyles, mark, &MarkStyle::mark);
+  return style == std::end(kMarkStyles) ? nullptr : style;
 }
 
 class Writer {
@@ -189,21 +180,19 @@ class Writer {
       }
     }
     for (const MarkStyle& style : kMarkStyles) {
-      const bool any =
-          std::any_of(model_.boxes.begin(), model_.boxes.end(), [&](const auto& b) { return b.mark == style.mark; });
-      if (any) {
+      if (std::ranges::find(model_.boxes, style.mark, &ViewBox::mark) != model_.boxes.end()) {
         line(2, "<TR><TD ALIGN=\"LEFT\" BORDER=\"2\" COLOR=\"{}\">{}</TD></TR>", style.color, xml_text(style.label));
       }
     }
-    const bool left_out =
-        std::any_of(model_.boxes.begin(), model_.boxes.end(), [](const auto& b) { return b.omitted; });
-    if (left_out) line(2, "<TR><TD ALIGN=\"LEFT\">gray, dashed: omitted</TD></TR>");
-    const bool copies =
-        std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
-    if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: to the next copy</TD></TR>");
+    if (std::ranges::any_of(model_.boxes, &ViewBox::omitted)) {
+      line(2, "<TR><TD ALIGN=\"LEFT\">gray, dashed: omitted</TD></TR>");
+    }
+    if (std::ranges::any_of(model_.edges, &ViewEdge::to_next_copy)) {
+      line(2, "<TR><TD ALIGN=\"LEFT\">dashed: to the next copy</TD></TR>");
+    }
     const auto any = [&](ViewEdgeKind kind) {
-      return std::any_of(model_.edges.begin(), model_.edges.end(),
-                         [&](const auto& e) { return e.kind == kind && !e.removed && !e.to_next_copy; });
+      return std::ranges::any_of(model_.edges,
+                                 [&](const ViewEdge& e) { return e.kind == kind && !e.removed && !e.to_next_copy; });
     };
     if (any(ViewEdgeKind::kAlias)) {
       line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#0072b2\">blue, dashed: alias (same storage)</FONT></TD></TR>");

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <unordered_map>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/analysis/structural_hash.h"

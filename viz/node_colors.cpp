@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "ir/analysis/module_tree.h"
@@ -42,10 +41,8 @@ constexpr size_t kMaxKinds = std::size(kKindFills) - 1;  // the last one is for 
 
 std::string amount_text(double amount, NodeColors::Unit unit) {
   switch (unit) {
-    case NodeColors::Unit::kFlops: {
-      const std::string count = human_count(std::llround(amount));
-      return count + (std::isdigit(static_cast<unsigned char>(count.back())) != 0 ? " FLOPs" : "FLOPs");
-    }
+    case NodeColors::Unit::kFlops:
+      return flops_text(std::llround(amount));
     case NodeColors::Unit::kBytes:
       return human_bytes(std::llround(amount));
     case NodeColors::Unit::kSeconds:
@@ -84,10 +81,9 @@ struct Copies {
   size_t count = 0;
 
   static Copies of(const std::vector<double>& amounts) {
-    Copies copies{.count = amounts.size()};
-    if (amounts.empty()) return copies;
-    copies.least = *std::min_element(amounts.begin(), amounts.end());
-    copies.most = *std::max_element(amounts.begin(), amounts.end());
+    if (amounts.empty()) return {};
+    const auto [least, most] = std::ranges::minmax(amounts);
+    Copies copies{.least = least, .most = most, .count = amounts.size()};
     for (const double amount : amounts) copies.mean += amount / static_cast<double>(amounts.size());
     return copies;
   }
@@ -200,6 +196,11 @@ void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& 
 
 }  // namespace
 
+std::string flops_text(int64_t flops) {
+  const std::string count = human_count(flops);
+  return count + (std::isdigit(static_cast<unsigned char>(count.back())) != 0 ? " FLOPs" : "FLOPs");
+}
+
 uint32_t KindNumbers::add(const std::string& name) {
   auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
   if (added && colors_.kind_entries.size() < kMaxKinds) {
@@ -295,14 +296,10 @@ void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeCo
   // Boxes already have the colors of their operator kinds.
   if (colors.by == ColorBy::kOperator) return;
   view.legend_title = colors.title;
-  const bool kinds = !colors.kind_entries.empty();
-  if (kinds) {
-    color_by_kind(view, nodes_of, colors);
-  } else {
-    view.legend_title += ", logarithmic";
-    color_by_amount(view, nodes_of, colors);
-    add_amounts_of_clusters(drawn, colors, view);
-  }
+  if (!colors.kind_entries.empty()) return color_by_kind(view, nodes_of, colors);
+  view.legend_title += ", logarithmic";
+  color_by_amount(view, nodes_of, colors);
+  add_amounts_of_clusters(drawn, colors, view);
 }
 
 }  // namespace shadowgraph

@@ -10,6 +10,9 @@
 
 namespace shadowgraph {
 
+// "7.44 GFLOPs", "320 FLOPs"
+std::string flops_text(int64_t flops);
+
 // Call this before clusters are tidied: `view.clusters` must correspond to `drawn`. A box for repeated layers shows
 // their minimum, mean and maximum.
 void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view);

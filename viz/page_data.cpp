@@ -138,104 +138,6 @@ class Texts {
 
 constexpr size_t kLongestConstants = 2000;  // characters of a call's constant arguments
 
-// Formats "stride=[2, 2], groups=1". `number_of` returns the number of a value in a list.
-class ConstantText {
- public:
-  ConstantText(const Graph& graph, const std::function<uint32_t(ValueId)>& number_of)
-      : graph_(graph), number_of_(number_of) {}
-
-  std::string of(NodeId id) const {
-    std::string text;
-    const auto& formal = graph_.target(id).signature().arguments;
-    const auto actual = graph_.arguments(id);
-    for (size_t i = 0; i < actual.size() && i < formal.size() && text.size() < kLongestConstants; ++i) {
-      if (actual[i].kind == ArgumentKind::kNone || actual[i].kind == ArgumentKind::kValue) continue;
-      const size_t before = text.size();
-      text += (text.empty() ? "" : ", ") + formal[i].name + "=";
-      if (!append(text, actual[i], formal[i].type.type, 0)) text.resize(before);
-    }
-    if (text.size() > kLongestConstants) text = text.substr(0, kLongestConstants) + " ...";
-    return text;
-  }
-
- private:
-  // Appends an argument; returns true if it contains anything except values.
-  bool append(std::string& text, const Argument& argument, TypeClass type, int depth) const {
-    switch (argument.kind) {
-      case ArgumentKind::kNone:
-        text += "None";
-        return false;
-      case ArgumentKind::kValue:
-        text += '%';
-        text += std::to_string(number_of_(argument.ref.value));
-        return false;
-      case ArgumentKind::kInt:
-        if (type == TypeClass::kDtype && argument.i >= 0 && argument.i < 127) {
-          text += dtype_word(static_cast<c10::ScalarType>(argument.i));
-        } else if (type == TypeClass::kLayout) {
-          text += layout_word(static_cast<c10::Layout>(argument.i));
-        } else if (type == TypeClass::kMemoryFormat) {
-          text += memory_format_word(static_cast<c10::MemoryFormat>(argument.i));
-        } else {
-          append_int(text, argument.i);
-        }
-        return true;
-      case ArgumentKind::kFloat:
-        append_float(text, argument.d);
-        return true;
-      case ArgumentKind::kBool:
-        text += argument.b ? "true" : "false";
-        return true;
-      case ArgumentKind::kComplex: {
-        const auto parts = graph_.complex_parts(argument);
-        text += fmt::format("{}{:+}i", parts[0], parts[1]);
-        return true;
-      }
-      case ArgumentKind::kString:
-        append_quoted(text, graph_.text(argument.string));
-        return true;
-      case ArgumentKind::kOpaque:
-        text += '<';
-        text += graph_.text(argument.string);
-        text += '>';
-        return true;
-      case ArgumentKind::kDevice:
-      case ArgumentKind::kGenerator:
-        append_device(text, argument.device());
-        return true;
-      case ArgumentKind::kIntList:
-        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
-        return true;
-      case ArgumentKind::kConstant: {
-        const auto tensor = graph_.constant_meta(argument.constant);
-        text += tensor ? fmt::format("constant {}[{}]", dtype_word(tensor->dtype), fmt::join(tensor->sizes, ","))
-                       : std::string("constant");
-        return true;
-      }
-      case ArgumentKind::kList: {
-        bool any = false;
-        bool first = true;
-        text += '[';
-        for (const Argument& element : graph_.list(argument)) {
-          if (!first) text += ", ";
-          first = false;
-          if (depth > 8 || text.size() > kLongestConstants) {
-            text += "...";
-            break;
-          }
-          any = append(text, element, TypeClass::kAny, depth + 1) || any;
-        }
-        text += ']';
-        return any;
-      }
-    }
-    return false;
-  }
-
-  const Graph& graph_;
-  const std::function<uint32_t(ValueId)>& number_of_;
-};
-
 // Adds the module calls around every node, phase by phase, and marks those identical to a previous one.
 void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
   const Graph& graph = profile.graph();
@@ -404,10 +306,8 @@ class PageData {
     columns_.delta("node.source", ids,
                    [&](NodeId id) { return texts_.number(graph_.text_or_empty(graph_.node(id).source)); });
     columns_.plain("node.name", ids, [&](NodeId id) { return texts_.number(placeholder_name(graph_, id)); });
-    const std::function<uint32_t(ValueId)> number = [this](ValueId value) { return number_of(value); };
-    columns_.plain("node.constants", ids, [&](NodeId id) {
-      return placeholder_name(graph_, id).empty() ? texts_.number(ConstantText(graph_, number).of(id)) : 0;
-    });
+    columns_.plain("node.constants", ids,
+                   [&](NodeId id) { return placeholder_name(graph_, id).empty() ? texts_.number(constants(id)) : 0; });
     operands();
     columns_.plain("node.matmul", ids, [&](NodeId id) { return profile_.of(id).matmul; });
     columns_.plain("node.elementwise", ids, [&](NodeId id) { return profile_.of(id).elementwise; });
@@ -423,8 +323,101 @@ class PageData {
       columns_.plain("node.bound", ids, [&](NodeId id) { return time->of(id).bound; });
     }
     for (const NodeId id : ids) {
-      if (graph_.has_notes(id)) add_notes(id);
+      if (!graph_.has_notes(id)) continue;
+      json list = json::array();
+      graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
+        list.push_back({std::string(key), std::string(text)});
+      });
+      notes_.push_back({costs_.order[id], std::move(list)});
     }
+  }
+
+  // Formats the constant arguments of a call: "stride=[2, 2], groups=1".
+  std::string constants(NodeId id) const {
+    std::string text;
+    const auto& formal = graph_.target(id).signature().arguments;
+    const auto actual = graph_.arguments(id);
+    for (size_t i = 0; i < actual.size() && i < formal.size() && text.size() < kLongestConstants; ++i) {
+      if (actual[i].kind == ArgumentKind::kNone || actual[i].kind == ArgumentKind::kValue) continue;
+      const size_t before = text.size();
+      text += (text.empty() ? "" : ", ") + formal[i].name + "=";
+      if (!append_constant(text, actual[i], formal[i].type.type, 0)) text.resize(before);
+    }
+    if (text.size() > kLongestConstants) text = text.substr(0, kLongestConstants) + " ...";
+    return text;
+  }
+
+  // Appends an argument; returns true if it contains anything except values.
+  bool append_constant(std::string& text, const Argument& argument, TypeClass type, int depth) const {
+    switch (argument.kind) {
+      case ArgumentKind::kNone:
+        text += "None";
+        return false;
+      case ArgumentKind::kValue:
+        text += '%';
+        text += std::to_string(number_of(argument.ref.value));
+        return false;
+      case ArgumentKind::kInt:
+        if (type == TypeClass::kDtype && argument.i >= 0 && argument.i < 127) {
+          text += dtype_word(static_cast<c10::ScalarType>(argument.i));
+        } else if (type == TypeClass::kLayout) {
+          text += layout_word(static_cast<c10::Layout>(argument.i));
+        } else if (type == TypeClass::kMemoryFormat) {
+          text += memory_format_word(static_cast<c10::MemoryFormat>(argument.i));
+        } else {
+          append_int(text, argument.i);
+        }
+        return true;
+      case ArgumentKind::kFloat:
+        append_float(text, argument.d);
+        return true;
+      case ArgumentKind::kBool:
+        text += argument.b ? "true" : "false";
+        return true;
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(argument);
+        text += fmt::format("{}{:+}i", parts[0], parts[1]);
+        return true;
+      }
+      case ArgumentKind::kString:
+        append_quoted(text, graph_.text(argument.string));
+        return true;
+      case ArgumentKind::kOpaque:
+        text += '<';
+        text += graph_.text(argument.string);
+        text += '>';
+        return true;
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        append_device(text, argument.device());
+        return true;
+      case ArgumentKind::kIntList:
+        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
+        return true;
+      case ArgumentKind::kConstant: {
+        const auto tensor = graph_.constant_meta(argument.constant);
+        text += tensor ? fmt::format("constant {}[{}]", dtype_word(tensor->dtype), fmt::join(tensor->sizes, ","))
+                       : std::string("constant");
+        return true;
+      }
+      case ArgumentKind::kList: {
+        bool any = false;
+        bool first = true;
+        text += '[';
+        for (const Argument& element : graph_.list(argument)) {
+          if (!first) text += ", ";
+          first = false;
+          if (depth > 8 || text.size() > kLongestConstants) {
+            text += "...";
+            break;
+          }
+          any = append_constant(text, element, TypeClass::kAny, depth + 1) || any;
+        }
+        text += ']';
+        return any;
+      }
+    }
+    return false;
   }
 
   // A value is encoded by its distance from the next one to be created. The lists of all nodes are concatenated.
@@ -464,14 +457,6 @@ class PageData {
     }
   }
 
-  void add_notes(NodeId id) {
-    json list = json::array();
-    graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
-      list.push_back({std::string(key), std::string(text)});
-    });
-    notes_.push_back({costs_.order[id], std::move(list)});
-  }
-
   // Interns lists of numbers (sizes and strides).
   uint32_t list_number(std::span<const int64_t> numbers) {
     std::string text;
@@ -481,19 +466,18 @@ class PageData {
     }
     return lists_.number(text);
   }
-  uint32_t device_number(c10::Device device) {
-    const std::string name = device_text(device);
-    const auto found = std::find(devices_.begin(), devices_.end(), name);
-    if (found == devices_.end()) devices_.push_back(name);
-    return static_cast<uint32_t>(std::find(devices_.begin(), devices_.end(), name) - devices_.begin());
-  }
+  uint32_t device_number(c10::Device device) { return position_in(devices_, device_text(device)); }
   uint32_t dtype_number(c10::ScalarType dtype) {
-    const std::string name(dtype_word(dtype));
-    const auto found = std::find(dtypes_.begin(), dtypes_.end(), name);
-    if (found != dtypes_.end()) return static_cast<uint32_t>(found - dtypes_.begin());
-    dtypes_.push_back(name);
+    const uint32_t number = position_in(dtypes_, std::string(dtype_word(dtype)));
+    if (number < dtype_bytes_.size()) return number;
     dtype_bytes_.push_back(dtype == c10::ScalarType::Undefined ? 0 : static_cast<int64_t>(c10::elementSize(dtype)));
-    return static_cast<uint32_t>(dtypes_.size() - 1);
+    return number;
+  }
+  // Adds the name if it is new.
+  static uint32_t position_in(std::vector<std::string>& names, const std::string& name) {
+    const auto at = std::ranges::find(names, name) - names.begin();
+    if (at == std::ssize(names)) names.push_back(name);
+    return static_cast<uint32_t>(at);
   }
 
   void values() {

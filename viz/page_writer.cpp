@@ -82,12 +82,8 @@ nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
   };
   for (const PipelineActionTime& at : run.actions(rank)) {
     if (!computes(at.action)) continue;
-    numbers.push_back(static_cast<int>(at.action.work));
-    numbers.push_back(at.action.stage);
-    numbers.push_back(at.action.microbatch);
-    numbers.push_back(part(at.begin));
-    numbers.push_back(part(at.end));
-    numbers.push_back(at.live);
+    numbers.insert(numbers.end(), {static_cast<int>(at.action.work), at.action.stage, at.action.microbatch,
+                                   part(at.begin), part(at.end), at.live});
   }
   return numbers;
 }

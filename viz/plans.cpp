@@ -44,9 +44,9 @@ constexpr std::array<WorkColor, 4> kWorkColors = {{{"F: forward", "#3b75af", "#7
 class PipelinePicture {
  public:
   PipelinePicture(const PipelineRun& run, const PipelinePictureOptions& options) : run_(run), options_(options) {
-    for (int32_t r = 0; r < run.ranks(); ++r) most_ = std::max(most_, run.rank(r).peak);
-    if (options.memory) most_ = std::max(most_, *options.memory);
+    most_ = options.memory.value_or(0);
     for (int32_t r = 0; r < run.ranks(); ++r) {
+      most_ = std::max(most_, run.rank(r).peak);
       for (const PipelineActionTime& at : run.actions(r)) {
         if (computes(at.action)) is_used_[static_cast<size_t>(at.action.work)] = true;
       }
@@ -100,9 +100,7 @@ class PipelinePicture {
     const double top = kTop + r * kRow;
     label(kLeft - 8, top + 14, "end", fmt::format("rank {}", r));
     label(kLeft + kWidth + 6, top + kBoxes + 12, "start", human_bytes(run_.rank(r).peak));
-    std::string path;
-    double last = bytes_y(top, run_.rank(r).resident);
-    path = fmt::format("M{:.1f} {:.1f}", kLeft, last);
+    std::string path = fmt::format("M{:.1f} {:.1f}", kLeft, bytes_y(top, run_.rank(r).resident));
     for (const PipelineActionTime& at : run_.actions(r)) {
       if (!computes(at.action)) continue;
       box(top, at);

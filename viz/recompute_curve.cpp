@@ -109,15 +109,11 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
     return policy == "budget" ? "#c46210" : policy == "sqrt" ? "#2e8b57" : "#8a2be2";
   };
   for (const RecomputePoint& point : curve.others) mark(point, color_of(point.policy), 3.5);
-  struct Legend {
-    const char* name;
-    const char* color;
-  };
   double y = kTop + 16;
-  for (const Legend& entry : {Legend{"optimal", "#1f6fb4"}, Legend{"budget", "#c46210"}, Legend{"sqrt", "#2e8b57"},
-                              Legend{"each, every 2", "#8a2be2"}}) {
+  for (const auto& [name, color] : {std::pair("optimal", "#1f6fb4"), std::pair("budget", "#c46210"),
+                                    std::pair("sqrt", "#2e8b57"), std::pair("each, every 2", "#8a2be2")}) {
     svg += fmt::format("<circle cx=\"{}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"{:.1f}\">{}</text>\n",
-                       kWidth - 130, y, entry.color, kWidth - 118, y + 4, entry.name);
+                       kWidth - 130, y, color, kWidth - 118, y + 4, name);
     y += 18;
   }
   return svg + "</svg>\n";

@@ -1,12 +1,11 @@
 #include <graphviz/gvc.h>
 
-#include <algorithm>
-#include <cstring>
 #include <dlfcn.h>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "shadowgraph/draw/draw.h"
@@ -54,11 +53,8 @@ const Graphviz& graphviz() {
   return *opened;
 }
 
-struct Plugin {
-  const char* file;
-  const char* symbol;
-};
-constexpr Plugin kPlugins[] = {
+// Files and their symbols.
+constexpr std::pair<const char*, const char*> kPlugins[] = {
     {"libgvplugin_core.so.6", "gvplugin_core_LTX_library"},
     {"libgvplugin_dot_layout.so.6", "gvplugin_dot_layout_LTX_library"},
 };
@@ -77,11 +73,11 @@ const std::vector<lt_symlist_t>& plugins() {
   static const auto* const loaded = [] {
     auto* symbols = new std::vector<lt_symlist_t>;
     const std::string folder = plugin_folder();
-    for (const Plugin& plugin : kPlugins) {
-      void* handle = dlopen((folder + plugin.file).c_str(), RTLD_NOW | RTLD_LOCAL);
-      void* symbol = handle != nullptr ? dlsym(handle, plugin.symbol) : nullptr;
+    for (const auto& [file, name] : kPlugins) {
+      void* handle = dlopen((folder + file).c_str(), RTLD_NOW | RTLD_LOCAL);
+      void* symbol = handle != nullptr ? dlsym(handle, name) : nullptr;
       if (symbol == nullptr) return new std::vector<lt_symlist_t>;
-      symbols->push_back({plugin.symbol, symbol});
+      symbols->push_back({name, symbol});
     }
     symbols->push_back({nullptr, nullptr});
     return symbols;
@@ -144,22 +140,18 @@ void close_names(void* state) { delete static_cast<Names*>(state); }
 void register_id(void*, int, void*) {}
 Agiddisc_t counted_ids{open_names, map_name, allow_id, forget_id, name_of, close_names, register_id};
 
-// Input channel that lets Graphviz read from a string.
-struct Text {
-  std::string_view left;
-};
+// Lets Graphviz read from the string_view `channel`.
 int read_text(void* channel, char* buffer, int size) {
-  auto* text = static_cast<Text*>(channel);
-  const size_t count = std::min(text->left.size(), static_cast<size_t>(size));
-  std::memcpy(buffer, text->left.data(), count);
-  text->left.remove_prefix(count);
+  auto& left = *static_cast<std::string_view*>(channel);
+  const size_t count = left.copy(buffer, static_cast<size_t>(size));
+  left.remove_prefix(count);
   return static_cast<int>(count);
 }
 
 Agraph_t* parse(const std::string& dot) {
   Agiodisc_t reading{read_text, graphviz().AgIoDisc->putstr, graphviz().AgIoDisc->flush};
   Agdisc_t disciplines{graphviz().AgMemDisc, &counted_ids, &reading};
-  Text text{dot};
+  std::string_view text = dot;
   return graphviz().agread(&text, &disciplines);
 }
 

@@ -120,6 +120,7 @@ using EdgeNote = std::function<std::string(NodeId user, ValueId value)>;
 constexpr size_t kMaxTensorsNamed = 12;  // in an edge's tooltip
 constexpr size_t kLongestEdgeLabel = 28;
 
+// Builds the edges of a picture, given the box of every node (kNone without one).
 class EdgeBuilder {
  public:
   EdgeBuilder(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
@@ -242,16 +243,6 @@ class EdgeBuilder {
   std::vector<size_t> ways_;                                              // number of tensors by edge
 };
 
-// Builds the edges of a picture, given the box of every node (kNone without one). With `merged`, includes tensors read
-// only in the earlier graph.
-ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
-                   const MergedGraph* merged, const EdgeNote& note) {
-  EdgeBuilder builder(graph, drawn, box_of_node, note);
-  builder.add_uses();
-  if (merged != nullptr) builder.add_lost(*merged);
-  return builder.take();
-}
-
 // Marks boxes with selected nodes and, with `merged`, boxes and edges that differ.
 void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, const MergedGraph* merged,
                 ViewModel& view) {
@@ -263,9 +254,8 @@ void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, cons
       if (named[node] != 0) box.mark = ViewMark::kNamed;
       if (merged != nullptr) ++count[static_cast<size_t>(merged->marks[node])];
     }
-    const size_t added = count[static_cast<size_t>(ViewMark::kAdded)];
-    const size_t removed = count[static_cast<size_t>(ViewMark::kRemoved)];
-    const size_t changed = count[static_cast<size_t>(ViewMark::kChanged)];
+    const auto of = [&](ViewMark mark) { return count[static_cast<size_t>(mark)]; };
+    const size_t added = of(ViewMark::kAdded), removed = of(ViewMark::kRemoved), changed = of(ViewMark::kChanged);
     const size_t all = nodes[b].front().size();
     if (added + removed + changed == 0) continue;
     box.mark = added == all ? ViewMark::kAdded : removed == all ? ViewMark::kRemoved : ViewMark::kChanged;
@@ -427,12 +417,9 @@ class ViewBuilder {
 
   int first_depth(const std::vector<size_t>& boxes) const {
     const auto deepest = static_cast<int>(boxes.size()) - 1;
-    const bool asked = options_.depth.has_value();
-    const size_t most = options_.max_boxes;
-    const size_t limit = asked      ? most
-                         : most > 0 ? std::min(options_.comfortable_boxes, most)
-                                    : options_.comfortable_boxes;
-    int depth = asked ? std::clamp(*options_.depth, 0, deepest) : deepest;
+    size_t limit = options_.max_boxes;
+    if (!options_.depth) limit = limit > 0 ? std::min(options_.comfortable_boxes, limit) : options_.comfortable_boxes;
+    int depth = options_.depth ? std::clamp(*options_.depth, 0, deepest) : deepest;
     while (depth > 0 && limit > 0 && boxes[static_cast<size_t>(depth)] > limit) --depth;
     return depth;
   }
@@ -440,9 +427,8 @@ class ViewBuilder {
   // Builds the picture with `depth` levels open, without clusters and notes. Returns the number of vertically stacked
   // boxes.
   size_t make(int depth) {
-    ViewModel fresh;
-    fresh.depth = depth;
-    view_ = std::move(fresh);
+    view_ = ViewModel();
+    view_.depth = depth;
     titled_.clear();
     crowded_ = 0;
     joined_ = 0;
@@ -517,14 +503,9 @@ class ViewBuilder {
     const ClusterContents& contents = contents_[c];
     std::string text = clusters()[c].class_name.empty() ? "" : clusters()[c].class_name + ": ";
     text += fmt::format("{} {}", contents.operators, contents.operators == 1 ? "operator" : "operators");
-    if (contents.flops > 0) text += fmt::format(", {}FLOPs", spaced(human_count(contents.flops)));
+    if (contents.flops > 0) text += ", " + flops_text(contents.flops);
     if (clusters()[c].repeats > 1) text += " each";
     return text;
-  }
-  // Joins a count and its unit: "7.44 G" and "FLOPs" become "7.44 GFLOPs", "320" and "FLOPs" become "320 FLOPs".
-  static std::string spaced(std::string count) {
-    if (std::isdigit(static_cast<unsigned char>(count.back())) != 0) count += ' ';
-    return count;
   }
 
   void make_boxes() {
@@ -648,47 +629,46 @@ class ViewBuilder {
   }
 
   void make_edges() {
-    ViewEdges found = edges_of(graph_, drawn_, box_of_node_, merged_, options_.edge_note);
+    EdgeBuilder builder(graph_, drawn_, box_of_node_, options_.edge_note);
+    builder.add_uses();
+    if (merged_ != nullptr) builder.add_lost(*merged_);
+    ViewEdges found = builder.take();
     view_.edges = std::move(found.edges);
     from_hidden_ = found.from_hidden;
   }
 
+  template <class... Args>
+  void note(fmt::format_string<Args...> format, Args&&... args) {
+    view_.notes.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
   void write_notes(int deepest) {
-    if (merged_ != nullptr) {
-      const bool any = merged_->added + merged_->removed + merged_->changed > 0;
-      view_.notes.push_back(any ? fmt::format("{} nodes added, {} removed, {} changed", merged_->added,
-                                              merged_->removed, merged_->changed)
-                                : "the graphs are identical");
+    if (merged_ != nullptr && merged_->added + merged_->removed + merged_->changed > 0) {
+      note("{} nodes added, {} removed, {} changed", merged_->added, merged_->removed, merged_->changed);
+    } else if (merged_ != nullptr) {
+      note("the graphs are identical");
     }
-    if (drawn_.left_out > 0)
-      view_.notes.push_back(fmt::format("part of the graph: {} operators are omitted", drawn_.left_out));
+    if (drawn_.left_out > 0) note("part of the graph: {} operators are omitted", drawn_.left_out);
     if (options_.depth && view_.depth < std::min(*options_.depth, deepest)) {
-      view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes (--boxes allows more)", view_.depth,
-                                        std::min(*options_.depth, deepest), options_.max_boxes));
+      note("depth {} instead of {}: more than {} boxes (--boxes allows more)", view_.depth,
+           std::min(*options_.depth, deepest), options_.max_boxes);
     } else if (!options_.depth && view_.depth < deepest) {
-      view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
+      note("modules below level {} are collapsed", view_.depth);
     }
     if (!unfold_hint_.empty()) view_.notes.push_back(unfold_hint_);
-    if (crowded_ > 0) {
-      view_.notes.push_back(
-          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.max_children));
-    }
+    if (crowded_ > 0) note("{} modules with more than {} boxes are collapsed", crowded_, options_.max_children);
     if (joined_ > 0) {
-      view_.notes.push_back(
-          fmt::format("up to {} consecutive boxes are merged: {} would exceed {} (--boxes allows more)", joined_,
-                      boxes_before_joining_, options_.max_boxes));
+      note("up to {} consecutive boxes are merged: {} would exceed {} (--boxes allows more)", joined_,
+           boxes_before_joining_, options_.max_boxes);
     }
-    if (from_hidden_ > 0) {
-      view_.notes.push_back(fmt::format("{} tensors from hidden phases have no edge", from_hidden_));
-    }
+    if (from_hidden_ > 0) note("{} tensors from hidden phases have no edge", from_hidden_);
     if (drawn_.hidden_nodes > 0) {
-      view_.notes.push_back(
-          fmt::format("{} operators in hidden phases: {}", drawn_.hidden_nodes, fmt::join(drawn_.hidden_phases, ", ")));
+      note("{} operators in hidden phases: {}", drawn_.hidden_nodes, fmt::join(drawn_.hidden_phases, ", "));
     }
-    if (drawn_.plumbing > 0) view_.notes.push_back(fmt::format("{} views are not drawn", drawn_.plumbing));
+    if (drawn_.plumbing > 0) note("{} views are not drawn", drawn_.plumbing);
     int64_t folded = 0;
     for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) folded += is_shown(node) ? 0 : 1;
-    if (folded > 0) view_.notes.push_back(fmt::format("{} operators in repeated layers are folded", folded));
+    if (folded > 0) note("{} operators in repeated layers are folded", folded);
   }
 
   const Graph& graph_;

@@ -50,16 +50,9 @@ const char* cpp_type(ScalarType type) {
 }
 
 const char* stored_type(ScalarType type) {
-  switch (type) {
-    case ScalarType::Bool:
-      return "unsigned char";
-    case ScalarType::BFloat16:
-      return "u16";
-    case ScalarType::Half:
-      return "_Float16";
-    default:
-      return cpp_type(type);
-  }
+  if (type == ScalarType::Bool) return "unsigned char";
+  if (type == ScalarType::BFloat16) return "u16";
+  return type == ScalarType::Half ? "_Float16" : cpp_type(type);
 }
 
 uint32_t arity(Operation operation) {

@@ -333,7 +333,10 @@ class Planner {
     const size_t before = plan_.program.expressions.size();
     const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
     const std::span expressions = std::span(plan_.program.expressions).subspan(before);
-    if (options_.exact) refuse_roots(expressions);
+    // Kernels use IEEE 754's square roots; libtorch's (MKL's) differ by up to an ulp.
+    if (options_.exact && uses(expressions, KernelOperation::kSquareRoot)) {
+      throw UnsupportedError("square roots are inexact");
+    }
     if (shape != space_ && uses(expressions, KernelOperation::kColumn))
       throw UnsupportedError("column indices of another row");
     plan_.decisive |= call.decisive();
@@ -349,12 +352,6 @@ class Planner {
       if (results[i].kind != ArgumentKind::kValue) continue;
       finish(node, results[i].ref.value, made[i - from], shape, reducing);
     }
-  }
-
-  // Rejects square roots if results must be exact: kernels use IEEE 754's, while libtorch's (MKL's) differ by up to an
-  // ulp.
-  static void refuse_roots(std::span<const KernelExpression> expressions) {
-    if (uses(expressions, KernelOperation::kSquareRoot)) throw UnsupportedError("square roots are inexact");
   }
 
   void finish(NodeId node, ValueId result, Typed made, const Dims& shape, bool reducing) {
@@ -478,13 +475,10 @@ std::vector<LoweredKernel> lower_parts(const Graph& graph, NodeId node, const Ke
     return plans;
   }
   const auto results = graph.results(node);
-  const auto is_wanted = [](const Argument& result) { return result.kind == ArgumentKind::kValue; };
-  const auto second = results.begin() + static_cast<std::ptrdiff_t>(row->second_results);
-  if (std::any_of(results.begin(), second, is_wanted)) {
-    plans.push_back(Planner(graph, {&node, 1}, options, all, 0).run());
-  }
-  if (std::any_of(second, results.end(), is_wanted)) {
-    plans.push_back(Planner(graph, {&node, 1}, options, all, 1).run());
+  const std::span<const Argument> parts[] = {results.first(row->second_results), results.subspan(row->second_results)};
+  for (size_t part = 0; part < std::size(parts); ++part) {
+    if (std::ranges::find(parts[part], ArgumentKind::kValue, &Argument::kind) == parts[part].end()) continue;
+    plans.push_back(Planner(graph, {&node, 1}, options, all, part).run());
   }
   return plans;
 }

@@ -1,7 +1,6 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/compiler/operator_table.h"
 #include "kernels/compiler/program_source.h"
@@ -12,27 +11,16 @@ using c10::ScalarType;
 using Operation = KernelOperation;
 
 ScalarType computed_as(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Half:
-    case ScalarType::BFloat16:
-      return ScalarType::Float;
-    case ScalarType::Bool:
-    case ScalarType::Byte:
-    case ScalarType::Char:
-    case ScalarType::Short:
-    case ScalarType::Int:
-    case ScalarType::Long:
-    case ScalarType::Float:
-    case ScalarType::Double:
-      return dtype;
-    default:
-      throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(dtype));
-  }
+  using enum ScalarType;
+  static constexpr ScalarType kComputed[] = {Bool, Byte, Char, Short, Int, Long, Float, Double};
+  if (has_two_bytes(dtype)) return Float;
+  if (std::ranges::find(kComputed, dtype) != std::end(kComputed)) return dtype;
+  throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(dtype));
 }
 
 Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
   program_.expressions.push_back(expression);
-  return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype};
+  return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype, this};
 }
 
 Typed ExpressionBuilder::load(uint32_t operand, ScalarType dtype) {
@@ -60,7 +48,7 @@ Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
         {.operation = Operation::kRound, .type = ScalarType::Float, .operands = {value.expression}, .rounding = dtype},
         dtype);
   }
-  return {value.expression, dtype};
+  return {value.expression, dtype, this};
 }
 
 Typed ExpressionBuilder::apply(Operation operation, Typed a) {
@@ -103,16 +91,10 @@ Typed ExpressionBuilder::column() {
 bool OperatorCall::is_none(size_t i) const { return argument(i).kind == ArgumentKind::kNone; }
 
 bool OperatorCall::is_single(size_t i) const {
-  switch (argument(i).kind) {
-    case ArgumentKind::kValue:
-      return std::ranges::all_of(graph_.sizes(argument(i).ref.value), [](int64_t size) { return size == 1; });
-    case ArgumentKind::kInt:
-    case ArgumentKind::kFloat:
-    case ArgumentKind::kBool:
-      return true;
-    default:
-      return false;
-  }
+  const Argument& a = argument(i);
+  if (a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool) return true;
+  return a.kind == ArgumentKind::kValue &&
+         std::ranges::all_of(graph_.sizes(a.ref.value), [](int64_t size) { return size == 1; });
 }
 
 Typed OperatorCall::tensor(size_t i) const {
@@ -196,7 +178,7 @@ ScalarType OperatorCall::promoted_to_float(std::initializer_list<size_t> operand
 Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
   const Typed value = tensor(i);
   if (argument(i).kind != ArgumentKind::kValue) {
-    return {build.convert(value, computed_as(dtype)).expression, dtype};
+    return {build.convert(value, computed_as(dtype)).expression, dtype, &build};
   }
   return build.convert(value, dtype);
 }
@@ -212,7 +194,7 @@ Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const { re
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
   const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
   if (size == 0) throw UnsupportedError("an index into a dimension of size 0");
-  return apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
+  return build.apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
 }
 
 Typed OperatorCall::gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const {

@@ -71,24 +71,12 @@ std::string_view why_no_kernel(const Target& target) {
   return kNoRow;
 }
 
-namespace {
-
-bool eager_contracts() {
-  static const bool contracts = at::get_cpu_capability() != "DEFAULT" && at::get_cpu_capability() != "NO AVX";
-  return contracts;
-}
-
-}  // namespace
-
-Typed constant_of(const Call& call, double value, Typed like) {
-  return {call.build.constant(value, like.dtype).expression, like.dtype};
-}
-
 bool has_two_bytes(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
 
-Typed multiply_add(const Call& call, Typed a, Typed b, Typed c) {
-  if (c10::isFloatingType(c.dtype) && eager_contracts()) return call.apply(Operation::kMultiplyAdd, a, b, c);
-  return call.apply(Operation::kAdd, call.apply(Operation::kMultiply, a, b), c);
+Typed multiply_add(Typed a, Typed b, Typed c) {
+  // Eager's kernels for these are compiled with FP contraction.
+  static const bool contracts = at::get_cpu_capability() != "DEFAULT" && at::get_cpu_capability() != "NO AVX";
+  return c10::isFloatingType(c.dtype) && contracts ? apply(Operation::kMultiplyAdd, a, b, c) : a * b + c;
 }
 
 const KernelRow* find_kernel_row(std::string_view name) {

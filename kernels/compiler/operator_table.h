@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <functional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,10 +21,13 @@ std::string_view why_no_kernel(const Target& target);
 // Access to one node for the rows of the operator table: its operands and numbers as expressions. Internal to
 // kernels/compiler.
 
+class ExpressionBuilder;
+
 // An expression with its ATen dtype. Expressions of two-byte dtypes are computed in kFloat.
 struct Typed {
   uint32_t expression = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
+  ExpressionBuilder* build = nullptr;  // of its program
 };
 
 // Appends expressions to a program, and collects the scalars of the call.
@@ -109,10 +111,6 @@ class OperatorCall {
   uint64_t decisive() const { return decisive_; }
   size_t argument_count() const { return graph_.arguments(node_).size(); }
 
-  Typed apply(KernelOperation operation, Typed a) const { return build.apply(operation, a); }
-  Typed apply(KernelOperation operation, Typed a, Typed b) const { return build.apply(operation, a, b); }
-  Typed apply(KernelOperation operation, Typed a, Typed b, Typed c) const { return build.apply(operation, a, b, c); }
-
  private:
   const Argument& argument(size_t i) const { return graph_.arguments(node_)[i]; }
   // Returns an argument that affects the program.
@@ -154,14 +152,24 @@ struct KernelRow {
   const char* file = __builtin_FILE();  // the file of the row
 };
 
-inline Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
-inline Typed divided(const Call& call, Typed a, Typed b) { return call.apply(Operation::kDivide, a, b); }
-inline Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); }
-inline Typed minus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kSubtract, a, b); }
-Typed constant_of(const Call& call, double value, Typed like);
+// As ExpressionBuilder::apply.
+template <class... Rest>
+Typed apply(Operation operation, Typed a, Rest... rest) {
+  return a.build->apply(operation, a, rest...);
+}
+inline Typed operator-(Typed a) { return apply(Operation::kNegate, a); }
+inline Typed operator+(Typed a, Typed b) { return apply(Operation::kAdd, a, b); }
+inline Typed operator-(Typed a, Typed b) { return apply(Operation::kSubtract, a, b); }
+inline Typed operator*(Typed a, Typed b) { return apply(Operation::kMultiply, a, b); }
+inline Typed operator/(Typed a, Typed b) { return apply(Operation::kDivide, a, b); }
+inline Typed select(Typed condition, Typed a, Typed b) { return apply(Operation::kSelect, condition, a, b); }
+inline Typed square_root(Typed a) { return apply(Operation::kSquareRoot, a); }
+inline Typed exponential(Typed a) { return apply(Operation::kExponentialOrZero, a); }
+inline Typed convert(Typed a, ScalarType dtype) { return a.build->convert(a, dtype); }
+inline Typed constant_of(double value, Typed like) { return like.build->constant(value, like.dtype); }
 bool has_two_bytes(ScalarType dtype);
 // Returns a * b + c, rounded once where eager's kernels do: those for AVX2 and above are compiled with FP contraction.
-Typed multiply_add(const Call& call, Typed a, Typed b, Typed c);
+Typed multiply_add(Typed a, Typed b, Typed c);
 
 // Returns nullptr if there is no row. `name` has namespace and overload: "aten::add_.Tensor".
 const KernelRow* find_kernel_row(std::string_view name);

@@ -1,4 +1,3 @@
-#include <limits>
 #include <numbers>
 
 #include "kernels/compiler/operator_table.h"
@@ -18,157 +17,138 @@ void reject_numbers_with_two_byte_dtypes(const Call& call, ScalarType common, st
 }
 
 template <Operation kOperation>
-Results same(const Call& call) {
-  return {call.apply(kOperation, call.tensor(0))};
-}
-
-template <Operation kOperation>
 Results rounding(const Call& call) {
   const Typed x = call.tensor(0);
   if (call.argument_count() > 1) throw UnsupportedError("rounding to a number of decimals");
-  return {is_float(x.dtype) ? call.apply(kOperation, x) : x};
+  return {is_float(x.dtype) ? apply(kOperation, x) : x};
 }
+
+// Returns argument 0 with integers promoted to floating point.
+Typed float_operand(const Call& call) { return call.operand(0, call.promoted_to_float({0})); }
 
 template <Operation kOperation>
 Results floating(const Call& call) {
-  return {call.apply(kOperation, call.operand(0, call.promoted_to_float({0})))};
+  return {apply(kOperation, float_operand(call))};
 }
 
 Results identity(const Call& call) { return {call.tensor(0)}; }
 
 Results absolute(const Call& call) {
   const Typed x = call.tensor(0);
-  return {x.dtype == ScalarType::Bool || x.dtype == ScalarType::Byte ? x : call.apply(Operation::kAbsolute, x)};
+  return {x.dtype == ScalarType::Bool || x.dtype == ScalarType::Byte ? x : apply(Operation::kAbsolute, x)};
 }
 
 Results negate(const Call& call) {
   const Typed x = call.tensor(0);
   if (x.dtype == ScalarType::Bool) throw UnsupportedError("negation of booleans");
-  return {call.apply(Operation::kNegate, x)};
+  return {-x};
 }
 
-Typed reciprocal_of(const Call& call, Typed x) { return call.apply(Operation::kDivide, constant_of(call, 1, x), x); }
+Typed reciprocal_of(Typed x) { return constant_of(1, x) / x; }
 
-Results reciprocal(const Call& call) { return {reciprocal_of(call, call.operand(0, call.promoted_to_float({0})))}; }
-
-Results inverse_root(const Call& call) {
-  const Typed x = call.operand(0, call.promoted_to_float({0}));
-  return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
-}
+Results reciprocal(const Call& call) { return {reciprocal_of(float_operand(call))}; }
+Results inverse_root(const Call& call) { return {reciprocal_of(square_root(float_operand(call)))}; }
 
 Results relu(const Call& call) {
   const Typed x = call.tensor(0);
   if (x.dtype == ScalarType::Bool) throw UnsupportedError("relu of booleans");
-  return {call.apply(Operation::kMaximum, x, constant_of(call, 0, x))};
+  return {apply(Operation::kMaximum, x, constant_of(0, x))};
 }
 
-Typed sigmoid_of(const Call& call, Typed x) {
-  const Typed one = constant_of(call, 1, x);
-  const Typed e = call.apply(Operation::kExponentialOrZero, call.apply(Operation::kNegate, x));
-  return call.apply(Operation::kDivide, one, call.apply(Operation::kAdd, one, e));
+Typed sigmoid_of(Typed x) {
+  const Typed one = constant_of(1, x);
+  return one / (one + exponential(-x));
 }
 
-Results sigmoid(const Call& call) { return {sigmoid_of(call, call.operand(0, call.promoted_to_float({0})))}; }
+Results sigmoid(const Call& call) { return {sigmoid_of(float_operand(call))}; }
 
 Results silu(const Call& call) {
   const Typed x = call.tensor(0);
   if (!is_float(x.dtype)) throw UnsupportedError("silu of integers");
-  const Typed e = call.apply(Operation::kExponentialOrZero, call.apply(Operation::kNegate, x));
-  return {call.apply(Operation::kDivide, x, call.apply(Operation::kAdd, constant_of(call, 1, x), e))};
+  const Typed e = exponential(-x);
+  return {x / (constant_of(1, x) + e)};
 }
 
 Results silu_backward(const Call& call) {
   const Typed g = call.tensor(0);
   const Typed x = call.operand(1, g.dtype);
-  const Typed s = sigmoid_of(call, x);
-  const Typed one = constant_of(call, 1, x);
-  const Typed rest = call.apply(Operation::kMultiply, x, call.apply(Operation::kSubtract, one, s));
-  return {
-      call.apply(Operation::kMultiply, g, call.apply(Operation::kMultiply, s, call.apply(Operation::kAdd, one, rest)))};
+  const Typed s = sigmoid_of(x);
+  const Typed one = constant_of(1, x);
+  return {g * (s * (one + x * (one - s)))};
 }
 
 // beta (x + kappa x^3), the argument of the tanh in gelu
 constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // sqrt(2 / pi)
 constexpr double kGeluKappa = 0.044715;
 
-Typed gelu_inner(const Call& call, Typed x) {
-  const Typed square = call.apply(Operation::kMultiply, x, x);
-  const Typed cube = call.apply(Operation::kMultiply, square, x);
-  const Typed sum =
-      call.apply(Operation::kAdd, x, call.apply(Operation::kMultiply, constant_of(call, kGeluKappa, x), cube));
-  return call.apply(Operation::kMultiply, constant_of(call, kGeluBeta, x), sum);
+Typed gelu_inner(Typed x) {
+  const Typed cube = x * x * x;
+  const Typed sum = x + constant_of(kGeluKappa, x) * cube;
+  return constant_of(kGeluBeta, x) * sum;
 }
 
-Typed normal_cdf(const Call& call, Typed x) { return call.apply(Operation::kNormalDistribution, x); }
+Typed normal_cdf(Typed x) { return apply(Operation::kNormalDistribution, x); }
 
 Results gelu(const Call& call) {
   const Typed x = call.tensor(0);
   if (!is_float(x.dtype)) throw UnsupportedError("gelu of integers");
-  if (call.string(1) == "none") return {call.apply(Operation::kMultiply, x, normal_cdf(call, x))};
-  const Typed u = call.apply(Operation::kMultiply, constant_of(call, -2, x), gelu_inner(call, x));
-  const Typed sum = call.apply(Operation::kAdd, constant_of(call, 1, x), call.apply(Operation::kExponentialOrZero, u));
-  return {call.apply(Operation::kDivide, x, sum)};
+  if (call.string(1) == "none") return {x * normal_cdf(x)};
+  return {x / (constant_of(1, x) + exponential(constant_of(-2, x) * gelu_inner(x)))};
 }
 
 Results gelu_backward(const Call& call) {
   const Typed g = call.tensor(0);
   const Typed x = call.operand(1, g.dtype);
-  const auto times = [&](Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); };
-  const auto plus = [&](Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); };
-  const Typed one = constant_of(call, 1, x);
+  const Typed one = constant_of(1, x);
   if (call.string(2) == "none") {
-    const Typed square = times(x, x);
-    const Typed density = times(constant_of(call, std::numbers::inv_sqrtpi / std::numbers::sqrt2, x),
-                                call.apply(Operation::kExponentialOrZero, times(constant_of(call, -0.5, x), square)));
-    return {times(g, plus(normal_cdf(call, x), times(x, density)))};
+    const Typed square = x * x;
+    const Typed density =
+        constant_of(std::numbers::inv_sqrtpi / std::numbers::sqrt2, x) * exponential(constant_of(-0.5, x) * square);
+    return {g * (normal_cdf(x) + x * density)};
   }
   // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)). Its derivative s (1 - s) is computed from exp(-2 |u|), without
   // cancellation.
-  const Typed u = gelu_inner(call, x);
-  const Typed e =
-      call.apply(Operation::kExponentialOrZero, times(constant_of(call, -2, x), call.apply(Operation::kAbsolute, u)));
-  const Typed r = reciprocal_of(call, plus(one, e));
-  const Typed rest = times(e, r);
-  const Typed s = call.apply(Operation::kSelect, call.apply(Operation::kLess, u, constant_of(call, 0, u)), rest, r);
-  const Typed slope = times(constant_of(call, 2, x), times(r, rest));
-  const Typed inner =
-      times(constant_of(call, kGeluBeta, x), plus(one, times(constant_of(call, 3 * kGeluKappa, x), times(x, x))));
-  return {times(g, plus(s, times(times(x, slope), inner)))};
+  const Typed u = gelu_inner(x);
+  const Typed e = exponential(constant_of(-2, x) * apply(Operation::kAbsolute, u));
+  const Typed r = reciprocal_of(one + e);
+  const Typed rest = e * r;
+  const Typed s = select(apply(Operation::kLess, u, constant_of(0, u)), rest, r);
+  const Typed slope = constant_of(2, x) * (r * rest);
+  const Typed inner = constant_of(kGeluBeta, x) * (one + constant_of(3 * kGeluKappa, x) * (x * x));
+  return {g * (s + x * slope * inner)};
 }
 
 Results sigmoid_backward(const Call& call) {
   const Typed g = call.tensor(0);
   const Typed y = call.operand(1, g.dtype);
-  const Typed one = constant_of(call, 1, y);
-  const Typed slope = call.apply(Operation::kMultiply, call.apply(Operation::kSubtract, one, y), y);
-  return {call.apply(Operation::kMultiply, g, slope)};
+  return {g * ((constant_of(1, y) - y) * y)};
 }
 
 Results tanh_backward(const Call& call) {
   const Typed g = call.tensor(0);
   const Typed y = call.operand(1, g.dtype);
-  const Typed square = call.apply(Operation::kMultiply, y, y);
-  const Typed slope = call.apply(Operation::kSubtract, constant_of(call, 1, y), square);
-  return {call.apply(Operation::kMultiply, g, slope)};
+  const Typed square = y * y;
+  return {g * (constant_of(1, y) - square)};
 }
 
 Results threshold_backward(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   const Typed g = call.operand(0, common);
   const Typed x = call.operand(1, common);
-  const Typed at_most = call.apply(Operation::kLessEqual, x, call.operand(2, common));
-  return {call.apply(Operation::kSelect, at_most, constant_of(call, 0, g), g)};
+  return {select(apply(Operation::kLessEqual, x, call.operand(2, common)), constant_of(0, g), g)};
 }
 
 template <Operation kOperation>
 Results arithmetic(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
-  return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
+  return {apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
+Typed rounded(const Call& call, size_t i, ScalarType dtype) { return convert(call.operand(i, dtype), dtype); }
+
 // Numbers are rounded too: results are rounded before a comparison or selection.
-template <Operation kOperation>
+template <Operation kOperation, bool kSwapped = false>
 Results choice(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
@@ -176,15 +156,9 @@ Results choice(const Call& call) {
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
     throw UnsupportedError("a two-byte dtype combined with another dtype");
   }
-  const Typed a = call.build.convert(call.operand(0, common), common);
-  return {call.apply(kOperation, a, call.build.convert(call.operand(1, common), common))};
-}
-
-template <Operation kOperation>
-Results swapped_choice(const Call& call) {
-  const ScalarType common = call.promoted({0, 1});
-  const Typed a = call.build.convert(call.operand(0, common), common);
-  return {call.apply(kOperation, call.build.convert(call.operand(1, common), common), a)};
+  const Typed a = rounded(call, 0, common);
+  const Typed b = rounded(call, 1, common);
+  return {kSwapped ? apply(kOperation, b, a) : apply(kOperation, a, b)};
 }
 
 Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
@@ -192,13 +166,11 @@ Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
   reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
   const Typed x = call.operand(a, common);
   const Typed y = call.operand(b, common);
-  if (call.argument_count() < 3 || call.number(2) == 1) {
-    return {call.apply(subtract ? Operation::kSubtract : Operation::kAdd, x, y)};
-  }
+  if (call.argument_count() < 3 || call.number(2) == 1) return {subtract ? x - y : x + y};
   if (common == ScalarType::Bool) throw UnsupportedError("booleans with an alpha");
   if (has_two_bytes(common)) throw UnsupportedError("a two-byte dtype with an alpha");
   const Typed alpha = call.operand(2, common);
-  return {multiply_add(call, y, subtract ? call.apply(Operation::kNegate, alpha) : alpha, x)};
+  return {multiply_add(y, subtract ? -alpha : alpha, x)};
 }
 
 Results add(const Call& call) { return add_scaled(call, 0, 1, false); }
@@ -208,26 +180,27 @@ Results reverse_subtract(const Call& call) { return add_scaled(call, 1, 0, true)
 Results divide(const Call& call) {
   if (call.argument_count() > 2 && !call.is_none(2)) throw UnsupportedError("division with a rounding mode");
   const ScalarType common = call.promoted_to_float({0, 1});
-  return {call.apply(Operation::kDivide, call.operand(0, common), call.operand(1, common))};
+  return {call.operand(0, common) / call.operand(1, common)};
 }
 
 template <Operation kOperation>
 Results logical(const Call& call) {
-  return {call.apply(kOperation, call.operand(0, ScalarType::Bool), call.operand(1, ScalarType::Bool))};
+  return {apply(kOperation, call.operand(0, ScalarType::Bool), call.operand(1, ScalarType::Bool))};
 }
 
-Results logical_not(const Call& call) { return {call.apply(Operation::kNot, call.operand(0, ScalarType::Bool))}; }
+Results logical_not(const Call& call) { return {apply(Operation::kNot, call.operand(0, ScalarType::Bool))}; }
 
 template <Operation kOperation>
 Results bitwise(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   if (is_float(common)) throw UnsupportedError("bitwise operations on floating-point numbers");
-  return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
+  return {apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
 Results bitwise_not(const Call& call) {
-  if (is_float(call.tensor(0).dtype)) throw UnsupportedError("bitwise operations on floating-point numbers");
-  return same<Operation::kNot>(call);
+  const Typed x = call.tensor(0);
+  if (is_float(x.dtype)) throw UnsupportedError("bitwise operations on floating-point numbers");
+  return {apply(Operation::kNot, x)};
 }
 
 // Supports the exponents for which eager multiplies, divides or takes roots instead of calling pow.
@@ -237,26 +210,26 @@ Results power(const Call& call) {
   const Typed x = call.operand(0, common);
   if (!is_float(common) && exponent != 2) throw UnsupportedError("integer powers other than 2");
   if (has_two_bytes(common)) throw UnsupportedError("powers of a two-byte dtype");
-  if (exponent == 2) return {call.apply(Operation::kMultiply, x, x)};
-  if (exponent == 3) return {call.apply(Operation::kMultiply, call.apply(Operation::kMultiply, x, x), x)};
-  if (exponent == 0.5) return {call.apply(Operation::kSquareRoot, x)};
-  if (exponent == -0.5) return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
-  if (exponent == -1) return {reciprocal_of(call, x)};
-  if (exponent == -2) return {reciprocal_of(call, call.apply(Operation::kMultiply, x, x))};
+  if (exponent == 2) return {x * x};
+  if (exponent == 3) return {x * x * x};
+  if (exponent == 0.5) return {square_root(x)};
+  if (exponent == -0.5) return {reciprocal_of(square_root(x))};
+  if (exponent == -1) return {reciprocal_of(x)};
+  if (exponent == -2) return {reciprocal_of(x * x)};
   throw UnsupportedError("powers other than 2, 3, 0.5, -0.5, -1 and -2");
 }
 
 Results where(const Call& call) {
   const ScalarType common = call.promoted({1, 2});
   const Typed condition = call.operand(0, ScalarType::Bool);
-  const Typed a = call.build.convert(call.operand(1, common), common);
-  return {call.apply(Operation::kSelect, condition, a, call.build.convert(call.operand(2, common), common))};
+  const Typed a = rounded(call, 1, common);
+  return {select(condition, a, rounded(call, 2, common))};
 }
 
 Results masked_fill(const Call& call) {
   const Typed x = call.tensor(0);
   const Typed mask = call.operand(1, ScalarType::Bool);
-  return {call.apply(Operation::kSelect, mask, call.build.convert(call.operand(2, x.dtype), x.dtype), x)};
+  return {select(mask, rounded(call, 2, x.dtype), x)};
 }
 
 // self + value * a * b, or with a / b.
@@ -266,9 +239,8 @@ Results add_product(const Call& call, bool divide_them) {
   const Typed a = call.operand(1, common);
   const Typed b = call.operand(2, common);
   const Typed x = call.operand(0, common);
-  const Typed scaled = call.apply(Operation::kMultiply, call.operand(3, common), a);
-  if (divide_them) return {call.apply(Operation::kAdd, x, call.apply(Operation::kDivide, scaled, b))};
-  return {multiply_add(call, scaled, b, x)};
+  const Typed scaled = call.operand(3, common) * a;
+  return {divide_them ? x + scaled / b : multiply_add(scaled, b, x)};
 }
 
 Results addcmul(const Call& call) { return add_product(call, false); }
@@ -281,22 +253,17 @@ Results lerp(const Call& call) {
   const Typed a = call.operand(0, common);
   const Typed b = call.operand(1, common);
   const Typed weight = call.operand(2, common);
-  const Typed magnitude = call.apply(Operation::kAbsolute, weight);
-  const Typed near = call.apply(Operation::kLess, magnitude, constant_of(call, 0.5, weight));
-  const Typed less = call.apply(Operation::kSubtract, weight, constant_of(call, 1, weight));
-  return {multiply_add(call, call.apply(Operation::kSelect, near, weight, less), call.apply(Operation::kSubtract, b, a),
-                       call.apply(Operation::kSelect, near, a, b))};
+  const Typed magnitude = apply(Operation::kAbsolute, weight);
+  const Typed near = apply(Operation::kLess, magnitude, constant_of(0.5, weight));
+  const Typed less = weight - constant_of(1, weight);
+  return {multiply_add(select(near, weight, less), b - a, select(near, a, b))};
 }
 
 Results clamp(const Call& call) {
-  const Typed self = call.tensor(0);
-  ScalarType common = self.dtype;
-  if (!call.is_none(1)) common = call.is_none(2) ? call.promoted({0, 1}) : call.promoted({0, 1, 2});
-  if (call.is_none(1) && !call.is_none(2)) common = call.promoted({0, 2});
+  const ScalarType common = call.promoted({0, 1, 2});
   Typed x = call.operand(0, common);
-  const auto bound = [&](size_t i) { return call.build.convert(call.operand(i, common), common); };
-  if (!call.is_none(1)) x = call.apply(Operation::kMaximum, x, bound(1));
-  if (!call.is_none(2)) x = call.apply(Operation::kMinimum, x, bound(2));
+  if (!call.is_none(1)) x = apply(Operation::kMaximum, x, rounded(call, 1, common));
+  if (!call.is_none(2)) x = apply(Operation::kMinimum, x, rounded(call, 2, common));
   return {x};
 }
 
@@ -349,8 +316,8 @@ std::vector<KernelRow> pointwise_rows() {
       {"ne", choice<Operation::kNotEqual>},
       {"lt", choice<Operation::kLess>},
       {"le", choice<Operation::kLessEqual>},
-      {"gt", swapped_choice<Operation::kLess>},
-      {"ge", swapped_choice<Operation::kLessEqual>},
+      {"gt", choice<Operation::kLess, true>},
+      {"ge", choice<Operation::kLessEqual, true>},
       {"logical_and", logical<Operation::kAnd>},
       {"logical_or", logical<Operation::kOr>},
       {"logical_xor", logical<Operation::kExclusiveOr>},
@@ -375,8 +342,8 @@ std::vector<KernelRow> pointwise_rows() {
 
 namespace {
 
-Typed rest_of(const Call& call, Typed a) { return call.apply(Operation::kSubtract, constant_of(call, 1, a), a); }
-Typed root(const Call& call, Typed a) { return call.apply(Operation::kSquareRoot, a); }
+Typed rest_of(Typed a) { return constant_of(1, a) - a; }
+Typed number(const Call& call, size_t i) { return convert(call.tensor(i), ScalarType::Double); }
 
 // Checks that the parameters have the same dtype and that the gradient scaler's arguments, from position `scaler` on,
 // are absent.
@@ -403,35 +370,33 @@ ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensor
 // parameter, Adam adds it to the gradient.
 Results adam_step(const Call& call, bool decoupled) {
   const ScalarType dtype = parameter_type(call, {1, 2, 3}, 13);
-  const auto number = [&](size_t i) { return call.build.convert(call.tensor(i), ScalarType::Double); };
-  const auto rounded = [&](Typed a) { return call.build.convert(a, dtype); };
-  const Typed lr = number(6);
-  const Typed beta1 = number(7);
-  const Typed beta2 = number(8);
-  const Typed step = number(5);
-  const Typed correction1 = rest_of(call, call.apply(Operation::kPower, beta1, step));
-  const Typed correction2 = root(call, rest_of(call, call.apply(Operation::kPower, beta2, step)));
+  const auto rounded = [&](Typed a) { return convert(a, dtype); };
+  const Typed lr = number(call, 6);
+  const Typed beta1 = number(call, 7);
+  const Typed beta2 = number(call, 8);
+  const Typed step = number(call, 5);
+  const Typed correction1 = rest_of(apply(Operation::kPower, beta1, step));
+  const Typed correction2 = square_root(rest_of(apply(Operation::kPower, beta2, step)));
   Typed parameter = call.tensor(0);
   Typed gradient = call.tensor(1);
-  if (call.flag(12)) gradient = call.apply(Operation::kNegate, gradient);
+  if (call.flag(12)) gradient = -gradient;
   if (call.number(9) != 0) {
-    const Typed decay = number(9);
+    const Typed decay = number(call, 9);
     if (decoupled) {
-      parameter = times(call, parameter, rounded(rest_of(call, times(call, lr, decay))));
+      parameter = parameter * rounded(rest_of(lr * decay));
     } else {
-      gradient = multiply_add(call, parameter, rounded(decay), gradient);
+      gradient = multiply_add(parameter, rounded(decay), gradient);
     }
   }
-  const Typed average =
-      multiply_add(call, call.tensor(2), rounded(beta1), times(call, gradient, rounded(rest_of(call, beta1))));
-  const Typed square = times(call, times(call, gradient, gradient), rounded(rest_of(call, beta2)));
-  const Typed second = multiply_add(call, call.tensor(3), rounded(beta2), square);
+  const Typed average = multiply_add(call.tensor(2), rounded(beta1), gradient * rounded(rest_of(beta1)));
+  const Typed square = gradient * gradient * rounded(rest_of(beta2));
+  const Typed second = multiply_add(call.tensor(3), rounded(beta2), square);
   Typed highest = second;
-  if (call.flag(11)) highest = call.apply(Operation::kMaximum, call.tensor(4), second);
-  const Typed scaled = divided(call, root(call, highest), rounded(correction2));
-  const Typed denominator = call.apply(Operation::kAdd, scaled, rounded(number(10)));
-  const Typed change = divided(call, times(call, rounded(divided(call, lr, correction1)), average), denominator);
-  std::vector<Typed> made = {call.apply(Operation::kSubtract, parameter, change), average, second};
+  if (call.flag(11)) highest = apply(Operation::kMaximum, call.tensor(4), second);
+  const Typed scaled = square_root(highest) / rounded(correction2);
+  const Typed denominator = scaled + rounded(number(call, 10));
+  const Typed change = rounded(lr / correction1) * average / denominator;
+  Results made = {parameter - change, average, second};
   if (call.flag(11)) made.push_back(highest);
   return made;
 }
@@ -446,26 +411,23 @@ Results adamw(const Call& call) { return adam_step(call, true); }
 //     2 momentum or none    5 lr            8 maximize   11 found_inf
 Results sgd(const Call& call) {
   const ScalarType dtype = parameter_type(call, {1}, 10);
-  const auto number = [&](size_t i) {
-    return call.build.convert(call.build.convert(call.tensor(i), ScalarType::Double), dtype);
-  };
+  const auto rounded = [&](size_t i) { return convert(number(call, i), dtype); };
   const Typed parameter = call.tensor(0);
   Typed gradient = call.tensor(1);
-  if (call.flag(8)) gradient = call.apply(Operation::kNegate, gradient);
-  if (call.number(3) != 0) gradient = multiply_add(call, parameter, number(3), gradient);
-  std::vector<Typed> made(1);
+  if (call.flag(8)) gradient = -gradient;
+  if (call.number(3) != 0) gradient = multiply_add(parameter, rounded(3), gradient);
+  Results made(1);
   if (call.number(4) != 0) {
     if (call.tensor(2).dtype != dtype) throw UnsupportedError("an optimizer step with several dtypes");
     Typed momentum = gradient;
     if (!call.flag(9)) {
-      const Typed kept =
-          call.build.convert(rest_of(call, call.build.convert(call.tensor(6), ScalarType::Double)), dtype);
-      momentum = multiply_add(call, call.tensor(2), number(4), times(call, gradient, kept));
+      const Typed kept = convert(rest_of(number(call, 6)), dtype);
+      momentum = multiply_add(call.tensor(2), rounded(4), gradient * kept);
     }
     made.push_back(momentum);
-    gradient = call.flag(7) ? multiply_add(call, momentum, number(4), gradient) : momentum;
+    gradient = call.flag(7) ? multiply_add(momentum, rounded(4), gradient) : momentum;
   }
-  made[0] = multiply_add(call, gradient, call.apply(Operation::kNegate, number(5)), parameter);
+  made[0] = multiply_add(gradient, -rounded(5), parameter);
   return made;
 }
 

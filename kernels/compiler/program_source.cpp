@@ -410,7 +410,6 @@ class ProgramWriter {
 
   const char* neutral(uint32_t i) const { return is_sum(i) ? "0" : lowest(i); }
 
-  // Accumulates one value.
   void accumulate(uint32_t i, const std::string& into, const std::string& value) {
     if (is_sum(i)) {
       line("{} += {};", into, value);

@@ -7,17 +7,25 @@
 namespace shadowgraph {
 namespace {
 
-Typed row_sum(const Call& call, Typed a) { return call.apply(Operation::kRowSum, a); }
+Typed row_sum(Typed a) { return apply(Operation::kRowSum, a); }
+Typed row_maximum(Typed a) { return apply(Operation::kRowMaximum, a); }
 
 Typed floats_of(const Call& call, size_t i) {
   const Typed x = call.tensor(i);
   if (!c10::isFloatingType(x.dtype)) throw UnsupportedError("reductions of integers");
-  return {x.expression, x.dtype};
+  return x;
 }
 
-Typed row_mean(const Call& call, Typed a) {
-  const Typed count = {call.build.convert(call.build.row_size(), computed_as(a.dtype)).expression, a.dtype};
-  return call.apply(Operation::kDivide, row_sum(call, a), count);
+// Returns argument 0 in the dtype of the result.
+Typed input_of(const Call& call) { return convert(floats_of(call, 0), call.result_dtype()); }
+
+Typed row_count(Typed like) {
+  return {convert(like.build->row_size(), computed_as(like.dtype)).expression, like.dtype, like.build};
+}
+
+Typed row_mean(Typed a) {
+  const Typed count = row_count(a);
+  return row_sum(a) / count;
 }
 
 std::vector<int64_t> all_of(int64_t from, int64_t to) {
@@ -58,58 +66,54 @@ std::vector<int64_t> other_dimensions(const Call& call) {
   return all_of(0, call.rank(kInput) - static_cast<int64_t>(call.ints(kShape).size()));
 }
 
-Typed negated(const Call& call, Typed a) { return call.apply(Operation::kNegate, a); }
-
-Results sum(const Call& call) { return {row_sum(call, call.build.convert(floats_of(call, 0), call.result_dtype()))}; }
-Results mean(const Call& call) { return {row_mean(call, call.build.convert(floats_of(call, 0), call.result_dtype()))}; }
+Results sum(const Call& call) { return {row_sum(input_of(call))}; }
+Results mean(const Call& call) { return {row_mean(input_of(call))}; }
 
 Results softmax(const Call& call) {
-  const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
-  const Typed e = call.apply(Operation::kExponentialOrZero, minus(call, x, call.apply(Operation::kRowMaximum, x)));
-  return {times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)))};
+  const Typed x = input_of(call);
+  const Typed e = exponential(x - row_maximum(x));
+  return {e * (constant_of(1, e) / row_sum(e))};
 }
 
 // Returns zeros for a row of only -inf, where softmax would return NaNs.
 Results safe_softmax(const Call& call) {
-  const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
-  const Typed highest = call.apply(Operation::kRowMaximum, x);
-  const Typed e = call.apply(Operation::kExponentialOrZero, minus(call, x, highest));
-  const Typed y = times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)));
-  const Typed lowest = constant_of(call, -std::numeric_limits<double>::infinity(), x);
-  const Typed zero = constant_of(call, 0, x);
-  return {call.apply(Operation::kSelect, call.apply(Operation::kEqual, highest, lowest), zero, y)};
+  const Typed x = input_of(call);
+  const Typed highest = row_maximum(x);
+  const Typed e = exponential(x - highest);
+  const Typed y = e * (constant_of(1, e) / row_sum(e));
+  const Typed lowest = constant_of(-std::numeric_limits<double>::infinity(), x);
+  const Typed zero = constant_of(0, x);
+  return {select(apply(Operation::kEqual, highest, lowest), zero, y)};
 }
 
 Results log_softmax(const Call& call) {
-  const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
-  const Typed highest = call.apply(Operation::kRowMaximum, x);
-  const Typed moved = minus(call, x, highest);
-  const Typed total = row_sum(call, call.apply(Operation::kExponentialOrZero, moved));
-  return {minus(call, moved, call.apply(Operation::kLogarithm, total))};
+  const Typed x = input_of(call);
+  const Typed moved = x - row_maximum(x);
+  return {moved - apply(Operation::kLogarithm, row_sum(exponential(moved)))};
 }
 
 Results softmax_backward(const Call& call) {
   const Typed g = floats_of(call, 0);
   const Typed y = call.operand(1, g.dtype);
-  return {times(call, minus(call, g, row_sum(call, times(call, g, y))), y)};
+  return {(g - row_sum(g * y)) * y};
 }
 
 Results log_softmax_backward(const Call& call) {
   const Typed g = floats_of(call, 0);
   const Typed y = call.operand(1, g.dtype);
-  return {minus(call, g, times(call, call.apply(Operation::kExponentialOrZero, y), row_sum(call, g)))};
+  return {g - exponential(y) * row_sum(g)};
 }
 
 Results layer_norm(const Call& call) {
   const Typed x = floats_of(call, 0);
-  const Typed average = row_mean(call, x);
-  const Typed moved = minus(call, x, average);
-  const Typed variance = row_mean(call, times(call, moved, moved));
-  const Typed root = call.apply(Operation::kSquareRoot, plus(call, variance, call.operand(4, x.dtype)));
-  const Typed inverse = divided(call, constant_of(call, 1, x), root);
-  Typed y = times(call, moved, inverse);
-  if (!call.is_none(2)) y = times(call, y, call.operand(2, x.dtype));
-  if (!call.is_none(3)) y = plus(call, y, call.operand(3, x.dtype));
+  const Typed average = row_mean(x);
+  const Typed moved = x - average;
+  const Typed variance = row_mean(moved * moved);
+  const Typed root = square_root(variance + call.operand(4, x.dtype));
+  const Typed inverse = constant_of(1, x) / root;
+  Typed y = moved * inverse;
+  if (!call.is_none(2)) y = y * call.operand(2, x.dtype);
+  if (!call.is_none(3)) y = y + call.operand(3, x.dtype);
   return {y, average, inverse};
 }
 
@@ -118,15 +122,15 @@ Results layer_norm_backward(const Call& call) {
   const Typed g = floats_of(call, 0);
   const Typed x = call.operand(1, g.dtype);
   const Typed inverse = call.operand(4, g.dtype);
-  const Typed y = times(call, minus(call, x, call.operand(3, g.dtype)), inverse);
-  const Typed h = call.is_none(5) ? g : times(call, g, call.operand(5, g.dtype));
-  const Typed slope = times(call, y, row_mean(call, times(call, h, y)));
-  return {times(call, inverse, minus(call, minus(call, h, row_mean(call, h)), slope))};
+  const Typed y = (x - call.operand(3, g.dtype)) * inverse;
+  const Typed h = call.is_none(5) ? g : g * call.operand(5, g.dtype);
+  const Typed slope = y * row_mean(h * y);
+  return {inverse * (h - row_mean(h) - slope)};
 }
 Results layer_norm_parameters(const Call& call) {
   const Typed g = floats_of(call, 0);
-  const Typed moved = minus(call, call.operand(1, g.dtype), call.operand(3, g.dtype));
-  return {row_sum(call, times(call, g, times(call, moved, call.operand(4, g.dtype)))), row_sum(call, g)};
+  const Typed moved = call.operand(1, g.dtype) - call.operand(3, g.dtype);
+  return {row_sum(g * (moved * call.operand(4, g.dtype))), row_sum(g)};
 }
 
 Results rms_norm(const Call& call) {
@@ -134,41 +138,32 @@ Results rms_norm(const Call& call) {
   // libtorch decomposes rms_norm into operators that each round.
   if (has_two_bytes(x.dtype)) throw UnsupportedError("rms_norm of two-byte elements");
   if (call.is_none(3)) throw UnsupportedError("rms_norm without an epsilon");
-  const Typed mean_square = row_mean(call, times(call, x, x));
-  const Typed root = call.apply(Operation::kSquareRoot, plus(call, mean_square, call.operand(3, x.dtype)));
-  const Typed inverse = divided(call, constant_of(call, 1, x), root);
-  Typed y = times(call, x, inverse);
-  if (!call.is_none(2)) y = times(call, y, call.operand(2, x.dtype));
+  const Typed mean_square = row_mean(x * x);
+  const Typed root = square_root(mean_square + call.operand(3, x.dtype));
+  const Typed inverse = constant_of(1, x) / root;
+  Typed y = x * inverse;
+  if (!call.is_none(2)) y = y * call.operand(2, x.dtype);
   return {y, inverse};
 }
 
-Results highest(const Call& call) { return {call.apply(Operation::kRowMaximum, floats_of(call, 0))}; }
-Results lowest(const Call& call) {
-  return {negated(call, call.apply(Operation::kRowMaximum, negated(call, floats_of(call, 0))))};
-}
+Results highest(const Call& call) { return {row_maximum(floats_of(call, 0))}; }
+Results lowest(const Call& call) { return {-row_maximum(-floats_of(call, 0))}; }
 
-// Returns the variance and the mean. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim,
+// Returns the variance and the mean, which the planner ignores for var and std. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim,
 // correction, keepdim). In the last one, a correction of None means 1.
-std::pair<Typed, Typed> moments(const Call& call) {
+Results variance_and_mean(const Call& call) {
   const Typed x = floats_of(call, 0);
   const size_t at = call.argument_count() == 2 ? 1 : 2;
   const double correction = call.is_none(at) ? 1 : call.number(at);
-  const Typed average = row_mean(call, x);
-  const Typed moved = minus(call, x, average);
-  const Typed count = {call.build.convert(call.build.row_size(), computed_as(x.dtype)).expression, x.dtype};
-  const Typed freedom =
-      call.apply(Operation::kMaximum, minus(call, count, constant_of(call, correction, x)), constant_of(call, 0, x));
-  return {divided(call, row_sum(call, times(call, moved, moved)), freedom), average};
-}
-Results variance(const Call& call) { return {moments(call).first}; }
-Results deviation(const Call& call) { return {call.apply(Operation::kSquareRoot, moments(call).first)}; }
-Results variance_and_mean(const Call& call) {
-  const auto [variance, average] = moments(call);
-  return {variance, average};
+  const Typed average = row_mean(x);
+  const Typed moved = x - average;
+  const Typed count = row_count(x);
+  const Typed freedom = apply(Operation::kMaximum, count - constant_of(correction, x), constant_of(0, x));
+  return {row_sum(moved * moved) / freedom, average};
 }
 Results deviation_and_mean(const Call& call) {
-  const auto [variance, average] = moments(call);
-  return {call.apply(Operation::kSquareRoot, variance), average};
+  const Results moments = variance_and_mean(call);
+  return {square_root(moments[0]), moments[1]};
 }
 
 }  // namespace
@@ -180,8 +175,8 @@ std::vector<KernelRow> row_reduction_rows() {
       {"mean", mean, kInexact, listed_dimensions},
       {"amax", highest, false, listed_dimensions},
       {"amin", lowest, false, listed_dimensions},
-      {"var", variance, kInexact, listed_dimensions},
-      {"std", deviation, kInexact, listed_dimensions},
+      {"var", variance_and_mean, kInexact, listed_dimensions},
+      {"std", deviation_and_mean, kInexact, listed_dimensions},
       {"var_mean", variance_and_mean, kInexact, listed_dimensions},
       {"std_mean", deviation_and_mean, kInexact, listed_dimensions},
       {"_softmax", softmax, kInexact, one_dimension<1>},
@@ -254,10 +249,10 @@ struct Targets {
   Typed counts;
 };
 Targets targets_of(const Call& call, size_t target, size_t ignored) {
-  const Typed given = call.build.convert(call.along(target, {0}), ScalarType::Long);
-  const Typed skipped = call.build.constant(static_cast<double>(call.integer(ignored)), ScalarType::Long);
-  const Typed counts = call.apply(Operation::kNotEqual, given, skipped);
-  return {call.apply(Operation::kSelect, counts, given, constant_of(call, 0, given)), counts};
+  const Typed given = convert(call.along(target, {0}), ScalarType::Long);
+  const Typed skipped = constant_of(static_cast<double>(call.integer(ignored)), given);
+  const Typed counts = apply(Operation::kNotEqual, given, skipped);
+  return {select(counts, given, constant_of(0, given)), counts};
 }
 
 std::vector<int64_t> all_targets(const Call& call) {
@@ -271,14 +266,13 @@ Results nll_loss(const Call& call) {
   const Targets targets = targets_of(call, 1, 4);
   const Typed x = call.gathered(0, {0, -1}, targets.index);
   if (!c10::isFloatingType(x.dtype)) throw UnsupportedError("a loss of integers");
-  const Typed weight = call.is_none(2) ? constant_of(call, 1, x) : call.gathered(2, {-1}, targets.index);
-  const Typed zero = constant_of(call, 0, x);
-  const Typed own = call.apply(Operation::kSelect, targets.counts, weight, zero);
-  const Typed loss =
-      call.apply(Operation::kSelect, targets.counts, call.apply(Operation::kNegate, times(call, x, weight)), zero);
-  const Typed weights = call.apply(Operation::kRowSum, own);
-  const Typed sum = call.apply(Operation::kRowSum, loss);
-  return {call.integer(3) == kMean ? divided(call, sum, weights) : sum, weights};
+  const Typed weight = call.is_none(2) ? constant_of(1, x) : call.gathered(2, {-1}, targets.index);
+  const Typed zero = constant_of(0, x);
+  const Typed own = select(targets.counts, weight, zero);
+  const Typed loss = select(targets.counts, -(x * weight), zero);
+  const Typed weights = row_sum(own);
+  const Typed sum = row_sum(loss);
+  return {call.integer(3) == kMean ? sum / weights : sum, weights};
 }
 
 // (grad_output, self, target, weight, reduction, ignore_index, total_weight)
@@ -287,12 +281,11 @@ Results nll_loss_backward(const Call& call) {
   const Targets targets = targets_of(call, 2, 5);
   const Typed g = call.rank(0) == 1 ? call.along(0, {0}) : call.tensor(0);
   const Typed index = call.in_range(1, 1, targets.index);
-  const Typed here =
-      call.apply(Operation::kAnd, call.apply(Operation::kEqual, call.build.column(), index), targets.counts);
-  Typed slope = call.apply(Operation::kNegate, g);
-  if (call.integer(4) == kMean) slope = divided(call, slope, call.operand(6, g.dtype));
-  if (!call.is_none(3)) slope = times(call, slope, call.operand(3, g.dtype));
-  return {call.apply(Operation::kSelect, here, slope, constant_of(call, 0, g))};
+  const Typed here = apply(Operation::kAnd, apply(Operation::kEqual, call.build.column(), index), targets.counts);
+  Typed slope = -g;
+  if (call.integer(4) == kMean) slope = slope / call.operand(6, g.dtype);
+  if (!call.is_none(3)) slope = slope * call.operand(3, g.dtype);
+  return {select(here, slope, constant_of(0, g))};
 }
 
 }  // namespace

@@ -280,35 +280,6 @@ struct ExpectedResult {
 };
 using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 
-// Replaces the call's tensors by meta tensors, each once.
-class MetaArguments {
- public:
-  c10::IValue of(const c10::IValue& argument) {
-    if (argument.isDevice()) return c10::Device(c10::kMeta);
-    return with_tensors(argument, [this](const at::Tensor& tensor) { return of(tensor); });
-  }
-
-  // Returns the position of the first argument that is this tensor.
-  int position_of(const at::Tensor& meta, std::span<const c10::IValue> metas) const {
-    for (size_t i = 0; i < metas.size(); ++i) {
-      if (metas[i].isTensor() && metas[i].toTensor().is_same(meta)) return static_cast<int>(i);
-    }
-    return -1;
-  }
-
- private:
-  at::Tensor of(const at::Tensor& tensor) {
-    for (const auto& [given, meta] : known_) {
-      if (given.is_same(tensor)) return meta;
-    }
-    at::Tensor meta = meta_like(tensor);
-    known_.emplace_back(tensor, meta);
-    return meta;
-  }
-
-  std::vector<std::pair<at::Tensor, at::Tensor>> known_;
-};
-
 bool is_strided(const c10::IValue& argument) {
   return !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().layout() == c10::kStrided;
 }
@@ -335,13 +306,17 @@ std::string text_of(std::span<const c10::IValue> arguments) {
 }
 
 ExpectedResults compute_expected(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  MetaArguments metas;
+  std::vector<std::pair<at::Tensor, at::Tensor>> metas;  // tensors and their meta tensors, each once
+  const auto meta_of = [&metas](const at::Tensor& tensor) {
+    const auto found = std::ranges::find_if(metas, [&](const auto& known) { return known.first.is_same(tensor); });
+    return found != metas.end() ? found->second : metas.emplace_back(tensor, meta_like(tensor)).second;
+  };
   torch::jit::Stack stack;
   bool any_tensor = false;
   for (const c10::IValue& argument : arguments) {
     if (!is_strided(argument)) return nullptr;
     any_tensor = any_tensor || argument.isTensor() || argument.isTensorList() || argument.isOptionalTensorList();
-    stack.push_back(metas.of(argument));
+    stack.push_back(argument.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : with_tensors(argument, meta_of));
   }
   // A factory without a device would allocate real memory, and draw from the generator.
   const auto device = op.schema().argumentIndexWithName("device");
@@ -361,8 +336,10 @@ ExpectedResults compute_expected(const c10::OperatorHandle& op, std::span<const 
     ExpectedResult& made = expected.emplace_back();
     if (!result.isTensor() || !result.toTensor().defined()) continue;
     const at::Tensor& tensor = result.toTensor();
+    const auto same = std::ranges::find_if(
+        given, [&](const c10::IValue& argument) { return argument.isTensor() && argument.toTensor().is_same(tensor); });
     made = {.tensor = true,
-            .argument = metas.position_of(tensor, given),
+            .argument = same == given.end() ? -1 : static_cast<int>(same - given.begin()),
             .dtype = tensor.scalar_type(),
             .sizes = tensor.sizes().vec(),
             .strides = tensor.strides().vec()};

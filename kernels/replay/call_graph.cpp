@@ -147,18 +147,12 @@ class CallGraphBuilder {
 
 c10::Scalar number_of(const at::Tensor& wrapped) {
   const void* data = wrapped.const_data_ptr();
-  switch (wrapped.scalar_type()) {
-    case c10::ScalarType::Double:
-      return *static_cast<const double*>(data);
-    case c10::ScalarType::Float:
-      return *static_cast<const float*>(data);
-    case c10::ScalarType::Long:
-      return *static_cast<const int64_t*>(data);
-    case c10::ScalarType::Bool:
-      return *static_cast<const bool*>(data);
-    default:
-      throw UnsupportedError(std::string("a number of dtype ") + c10::toString(wrapped.scalar_type()));
-  }
+  const c10::ScalarType dtype = wrapped.scalar_type();
+  if (dtype == c10::ScalarType::Double) return *static_cast<const double*>(data);
+  if (dtype == c10::ScalarType::Float) return *static_cast<const float*>(data);
+  if (dtype == c10::ScalarType::Long) return *static_cast<const int64_t*>(data);
+  if (dtype == c10::ScalarType::Bool) return *static_cast<const bool*>(data);
+  throw UnsupportedError(std::string("a number of dtype ") + c10::toString(dtype));
 }
 
 at::Tensor meta_like(const at::Tensor& tensor) {
@@ -167,9 +161,7 @@ at::Tensor meta_like(const at::Tensor& tensor) {
   return meta;
 }
 
-namespace {
-thread_local bool on_meta = false;
-}
+static thread_local bool on_meta = false;
 
 bool is_calling_on_meta() { return on_meta; }
 

@@ -28,13 +28,6 @@ bool KernelBackend::launch(KernelFunction kernel, const KernelLaunch& launch) co
   return wrong == 0;
 }
 
-namespace {
-
-// The kernel must be faster by this fraction of its time.
-constexpr int64_t kMargin = 32;
-
-}  // namespace
-
 Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options)
     : cache_(cache), kernel_(std::move(kernel)), subject_(std::move(subject)), options_(options) {
   if (!options_.enabled) {
@@ -70,8 +63,8 @@ void Trial::took(Implementation implementation, int64_t nanoseconds) {
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
     const int64_t wanted = std::max(options_.samples, 1);
     if (verdict() != Implementation::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
-    // A few samples do not distinguish similar times; the original is kept then.
-    const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
+    // A few samples do not distinguish similar times, within a 32nd; the original is kept then.
+    const bool pays = kernel_best_ + kernel_best_ / 32 < original_best_;
     const Implementation faster = pays ? Implementation::kKernel : Implementation::kOriginal;
     decided = fmt::format("{} {} {}", to_string(faster), kernel_best_, original_best_);
     verdict_.store(faster, std::memory_order_release);

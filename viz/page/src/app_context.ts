@@ -3,7 +3,7 @@ import { createContext } from 'preact';
 import { useContext, useEffect, useState } from 'preact/hooks';
 import { withComposites } from './composites';
 import type { SavedProfile } from './differences';
-import { NONE, type Graph } from './graph';
+import { NONE, once, type Graph } from './graph';
 import { timelineOf, type Timeline } from './memory';
 import type { Selection, State, Store } from './state';
 
@@ -36,13 +36,8 @@ export function sideOf(app: App, state: State): Graph {
   return state.composites ? withComposites(graph) : graph;
 }
 
-const timelines = new WeakMap<Graph, Timeline>();
 // Returns the timeline of the profile's device.
-export function mainTimeline(graph: Graph): Timeline {
-  let known = timelines.get(graph);
-  if (!known) timelines.set(graph, (known = timelineOf(graph, graph.header.profile.device)));
-  return known;
-}
+export const mainTimeline = once((graph: Graph): Timeline => timelineOf(graph, graph.header.profile.device));
 
 // The nodes and storages that belong to the selection, which all views highlight.
 export interface Lit {
@@ -57,41 +52,27 @@ const DARK: Lit = { node: () => false, storage: () => false, cluster: () => fals
 
 export function litBy(graph: Graph, selection: Selection | undefined): Lit {
   if (!selection) return DARK;
+  const madeBy = (belongs: (node: number) => boolean) => (s: number): boolean => graph.storageBorn()[s] !== NONE && belongs(graph.storageBorn()[s]);
   switch (selection.kind) {
     case 'node': {
       const node = selection.id;
       if (node >= graph.nodeCount) return DARK;
-      return {
-        ...DARK,
-        node: (n) => n === node,
-        storage: (s) => graph.storageBorn()[s] === node,
-        module: graph.moduleOf()[node],
-        operator: graph.op(node),
-      };
+      const own = (n: number): boolean => n === node;
+      return { ...DARK, node: own, storage: madeBy(own), module: graph.moduleOf()[node], operator: graph.op(node) };
     }
     case 'storage': {
       const storage = selection.id;
       if (storage >= graph.storageCount) return DARK;
       const maker = graph.storageBorn()[storage];
-      return {
-        ...DARK,
-        node: (n) => n === maker,
-        storage: (s) => s === storage,
-        module: maker === NONE ? NONE : graph.moduleOf()[maker],
-        operator: maker === NONE ? '' : graph.op(maker),
-      };
+      const made = maker === NONE ? {} : { module: graph.moduleOf()[maker], operator: graph.op(maker) };
+      return { ...DARK, node: (n) => n === maker, storage: (s) => s === storage, ...made };
     }
     case 'module': {
       const module = selection.id;
       if (module >= graph.moduleCount) return DARK;
       const inside = memo(graph.moduleCount, (m) => graph.isInModule(m, module));
-      return {
-        ...DARK,
-        node: (n) => inside(graph.moduleOf()[n]),
-        storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.moduleOf()[graph.storageBorn()[s]]),
-        cluster: (c) => graph.clusterModule()[c] === module,
-        module,
-      };
+      const node = (n: number): boolean => inside(graph.moduleOf()[n]);
+      return { ...DARK, node, storage: madeBy(node), cluster: (c) => graph.clusterModule()[c] === module, module };
     }
     case 'cluster': {
       const cluster = selection.id;
@@ -103,22 +84,13 @@ export function litBy(graph: Graph, selection: Selection | undefined): Lit {
           if (at === 0) return false;
         }
       });
-      return {
-        ...DARK,
-        node: (n) => inside(graph.clusterOf()[n]),
-        storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.clusterOf()[graph.storageBorn()[s]]),
-        cluster: (c) => c === cluster,
-        module: graph.clusterModule()[cluster],
-      };
+      const node = (n: number): boolean => inside(graph.clusterOf()[n]);
+      return { ...DARK, node, storage: madeBy(node), cluster: (c) => c === cluster, module: graph.clusterModule()[cluster] };
     }
     case 'operator': {
       const op = selection.id;
-      return {
-        ...DARK,
-        node: (n) => graph.op(n) === op,
-        storage: (s) => graph.storageBorn()[s] !== NONE && graph.op(graph.storageBorn()[s]) === op,
-        operator: op,
-      };
+      const node = (n: number): boolean => graph.op(n) === op;
+      return { ...DARK, node, storage: madeBy(node), operator: op };
     }
   }
 }

@@ -28,11 +28,9 @@ export interface Item {
   title: string;
   lines: string[];
   children: number[];
-  // The rest is filled in by the layout. The corner is relative to the parent's.
+  // Filled in by the layout.
   width: number;
   height: number;
-  x: number;
-  y: number;
 }
 
 export enum EdgeKind { data = 0, alias = 1, mutation = 2, nextCopy = 3 }
@@ -53,8 +51,6 @@ export interface Boxes {
   siblings: Map<number, { from: number; to: number; weight: number }[]>;
   // The item that shows a node, or NONE.
   itemOf: (node: number) => number;
-  visibleNodes: number;
-  notes: string[];
 }
 
 const MOST_CHILDREN = 120;
@@ -165,11 +161,9 @@ export function displayName(graph: Graph, c: number, folded: boolean): string {
 
 class Builder {
   readonly items: Item[] = [];
-  readonly notes: string[] = [];
   private readonly nodeItem: Int32Array;
   private readonly closed: Int32Array;
   private readonly content: Content;
-  visibleNodes = 0;
 
   constructor(private readonly graph: Graph, private readonly options: BoxOptions) {
     this.content = contentOf(graph, options);
@@ -183,9 +177,7 @@ class Builder {
     if (this.options.only) {
       for (const node of this.options.only) this.addNode(node, all.index, '');
     } else {
-      const phaseClusters: number[] = [0];
-      for (const c of this.graph.childrenOf(0)) if (this.graph.isPhaseCluster(c)) phaseClusters.push(c);
-      for (const c of phaseClusters) {
+      for (const c of [0, ...this.graph.childrenOf(0).filter((child) => this.graph.isPhaseCluster(child))]) {
         const phase = this.graph.clusterPhase()[c];
         if (!this.options.phases.includes(phase) || this.countIn(c) === 0) continue;
         this.addCluster(c, all.index, this.graph.header.phases[phase]);
@@ -196,7 +188,7 @@ class Builder {
     const itemOf = this.finishLeaves();
     const { edges, siblings } = withEdges ? this.edges(itemOf) : { edges: [], siblings: new Map() as Boxes['siblings'] };
     if (this.options.only) this.addOmitted(edges, siblings);
-    return { items: this.items, edges, siblings, itemOf, visibleNodes: this.visibleNodes, notes: this.notes };
+    return { items: this.items, edges, siblings, itemOf };
   }
 
   private countIn(c: number): number {
@@ -209,7 +201,7 @@ class Builder {
   private add(key: string, kind: ItemKind, id: number, parent: number, title: string): Item {
     const item: Item = {
       index: this.items.length, key, kind, id, parent, depth: parent === NONE ? 0 : this.items[parent].depth + 1,
-      open: false, title, lines: [], children: [], width: 0, height: 0, x: 0, y: 0,
+      open: false, title, lines: [], children: [], width: 0, height: 0,
     };
     this.items.push(item);
     if (parent !== NONE) this.items[parent].children.push(item.index);
@@ -228,7 +220,6 @@ class Builder {
     const layout = graph.layout(node);
     if (layout !== '') item.lines.push(visible(layout, 40));
     this.nodeItem[node] = item.index;
-    ++this.visibleNodes;
   }
 
   private addCluster(c: number, parent: number, title?: string): void {
@@ -551,8 +542,7 @@ export function firstNodeOf(graph: Graph, c: number): number {
 
 // Returns nodes within `radius` steps of `node`, along edges in both directions, through nodes that are not drawn.
 export function around(graph: Graph, node: number, radius: number, most: number): number[] {
-  const options = { showViews: false, showParameters: false };
-  const step = neighbors(graph, options);
+  const step = neighbors(graph);
   const found = new Set([node]);
   let rim = [node];
   for (let r = 0; r < radius && found.size < most; ++r) {
@@ -571,7 +561,7 @@ export function around(graph: Graph, node: number, radius: number, most: number)
 
 // Returns nodes on any path from `from` to `to` (or back, if there is none in this direction).
 export function pathsBetween(graph: Graph, from: number, to: number): number[] {
-  const step = neighbors(graph, { showViews: false, showParameters: false });
+  const step = neighbors(graph);
   const reach = (start: number, next: (node: number) => Iterable<number>, limit: (node: number) => boolean): Set<number> => {
     const seen = new Set([start]);
     const pending = [start];
@@ -590,8 +580,9 @@ export function pathsBetween(graph: Graph, from: number, to: number): number[] {
   return [...forward].filter((node) => backward.has(node)).sort((x, y) => x - y);
 }
 
-export function neighbors(graph: Graph, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): { before: (node: number) => number[]; after: (node: number) => number[] } {
-  const origin = contentOf(graph, { open: new Set(), unfolded: new Set(), phases: [], ...options }).origin;
+function neighbors(graph: Graph): { before: (node: number) => number[]; after: (node: number) => number[] } {
+  const options = { open: new Set<string>(), unfolded: new Set<number>(), phases: [], showViews: false, showParameters: false };
+  const { origin } = contentOf(graph, options);
   const start = graph.inputStart();
   const inputs = graph.inputValue();
   const producer = graph.producer();

@@ -1,7 +1,7 @@
 // Colors of boxes: each mode is a function from a box to a value, with a scale and a legend. The palettes are
 // color-blind safe: Okabe and Ito's for kinds, cividis for amounts.
 import { EdgeKind, type Item } from './boxes';
-import { formatGiven, NONE, type Graph } from './graph';
+import { formatGiven, NONE, once, type Graph } from './graph';
 import { bytes, flops, seconds } from './units';
 
 export const MODES = [
@@ -51,7 +51,7 @@ export interface Paint {
 
 export interface Legend {
   entries?: { label: string; fill: string }[];
-  scale?: { low: string; high: string; unit: string };
+  scale?: { low: string; high: string };
   note?: string;
 }
 
@@ -109,37 +109,18 @@ function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
     const at = graph.classes().names.indexOf(graph.cluster(item.id).className);
     return at < 0 ? undefined : at;
   }
-  if (item.kind === 'cluster' && mode === 'difference') return differenceOf(graph, item.id);
+  if (item.kind === 'cluster' && mode === 'difference') return differencesOf(graph)[item.id];
   return undefined;
 }
 
-const differences = new WeakMap<Graph, Uint8Array>();
-// Returns 1 if all nodes of a cluster were added (or removed), 2 if some differ.
-function differenceOf(graph: Graph, cluster: number): number {
-  let known = differences.get(graph);
-  if (!known) {
-    const size = graph.clusterCount;
-    const changed = new Uint32Array(size);
-    const single = new Uint32Array(size);
-    const all = new Uint32Array(size);
-    for (let i = 0; i < graph.nodeCount; ++i) {
-      const c = graph.clusterOf()[i];
-      ++all[c];
-      if (graph.different()[i] !== 0) ++changed[c];
-      if (graph.different()[i] === 1) ++single[c];
-    }
-    for (let c = size; c-- > 1; ) {
-      const parent = graph.clusterParent()[c];
-      all[parent] += all[c];
-      changed[parent] += changed[c];
-      single[parent] += single[c];
-    }
-    known = new Uint8Array(size);
-    for (let c = 0; c < size; ++c) known[c] = changed[c] === 0 ? 0 : single[c] === all[c] ? 1 : 2;
-    differences.set(graph, known);
-  }
-  return known[cluster];
-}
+// For each cluster: 1 if all its nodes were added (or removed), 2 if some differ.
+const differencesOf = once((graph: Graph): Uint8Array => {
+  const size = graph.clusterCount;
+  const counts = [0, 1, 2].map(() => new Uint32Array(size)); // nodes by difference
+  for (let i = 0; i < graph.nodeCount; ++i) ++counts[graph.different()[i]][graph.clusterOf()[i]];
+  for (let c = size; c-- > 1; ) for (const count of counts) count[graph.clusterParent()[c]] += count[c];
+  return new Uint8Array(size).map((_, c) => (counts[1][c] + counts[2][c] === 0 ? 0 : counts[0][c] + counts[2][c] === 0 ? 1 : 2));
+});
 
 export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side: 'before' | 'after'): Coloring {
   const shown = items.filter((item) => item.kind === 'node' || (item.kind === 'cluster' && !item.open));
@@ -187,7 +168,7 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
       const share = high === low ? 1 : Math.log(value / low) / span;
       return { fill: amountColor(share), dark: share < 0.52 };
     },
-    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : mode === 'given' ? (graph.header.given?.unit ?? '') : 'bytes' }, note: 'logarithmic; gray: 0' },
+    legend: { scale: { low: format(low), high: format(high) }, note: 'logarithmic; gray: 0' },
   };
 }
 

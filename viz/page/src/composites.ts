@@ -1,7 +1,7 @@
 // A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution.
 // Regions of composites and checkpoints become clusters inside those of modules, numbered after them, so that open
 // clusters stay open. Everything else is the same graph.
-import { childrenBy, grouped, lazy, NONE, type Cluster, type Graph, type Lists } from './graph';
+import { childrenBy, grouped, lazy, NONE, once, type Cluster, type Graph, type Lists } from './graph';
 
 interface Extra {
   of: Uint32Array; // cluster of every node
@@ -38,11 +38,7 @@ function extraOf(graph: Graph): Extra {
   return { of, parent: Uint32Array.from(parent), names: [...Array<string>(first).fill(''), ...names] };
 }
 
-const derived = new WeakMap<Graph, Graph>();
-
-export function withComposites(base: Graph): Graph {
-  const known = derived.get(base);
-  if (known) return known;
+export const withComposites = once((base: Graph): Graph => {
   const extra = lazy(() => extraOf(base));
   const modules = base.clusterCount;
   const size = lazy(() => extra().parent.length);
@@ -71,9 +67,8 @@ export function withComposites(base: Graph): Graph {
     cluster: (c: number): Cluster =>
       c < modules
         ? base.cluster(c)
-        : { parent: extra().parent[c], name: extra().names[c], className: 'call', call: 0, phase: false, standsFor: NONE, repeats: 1, span: '' },
+        : { name: extra().names[c], className: 'call', call: 0, repeats: 1, span: '' },
   };
   for (const [name, value] of Object.entries(own)) Object.defineProperty(graph, name, { value });
-  derived.set(base, graph);
   return graph;
-}
+});

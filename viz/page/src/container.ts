@@ -17,9 +17,6 @@ export interface TargetInfo {
   arguments: string[];
   category: number;
   view?: boolean;
-  in_place?: boolean;
-  collective?: boolean;
-  random?: boolean;
   builtin?: boolean;
 }
 
@@ -46,7 +43,6 @@ export interface ProfileJson {
   buffer_bytes: number;
   flops?: Record<string, number>;
   elementwise_flops?: Record<string, number>;
-  transcendental?: Record<string, number>;
   uncovered_operators: { op: string; count: number }[];
   unknown_scratch: { op: string; count: number }[];
   saved_bytes: number;
@@ -54,17 +50,11 @@ export interface ProfileJson {
   peak: { bytes: number; node: number; op: string; module?: string; phase: string; by_kind: Record<string, number> };
   steady_peak?: { bytes: number; node: number; op: string; module?: string; phase: string };
   fits?: { fits: boolean; bytes: number; memory_bytes: number; memory: string; text: string };
-  peak_rounded_bytes: number;
-  peak_with_scratch: { bytes: number; node: number };
-  phase_peaks?: Record<string, { bytes: number; node: number }>;
   device_memory?: Record<string, unknown>;
   out_of_memory?: string;
-  time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number>; uncovered?: { op: string; count: number }[] };
-  communication?: Record<string, unknown>;
+  time?: { spec: string; seconds: number; flop_utilization?: number; uncovered?: { op: string; count: number }[] };
   memory_layout?: { bytes: number; bound: number; planner: string };
-  outputs?: { dtype?: string; shape?: number[]; defined?: boolean }[];
   findings?: Finding[];
-  cache?: Record<string, unknown>;
 }
 
 // Given node values (`--color FILE`): amounts, or kinds with their fills.
@@ -106,14 +96,7 @@ export interface Header {
 }
 
 // Reads `count` numbers from bytes[at..end).
-export function decode(
-  bytes: Uint8Array,
-  at: number,
-  end: number,
-  count: number,
-  delta: boolean,
-  out: { [index: number]: number },
-): void {
+export function decode(bytes: Uint8Array, at: number, end: number, count: number, delta: boolean, out: { [index: number]: number }): void {
   let last = 0;
   for (let i = 0; i < count; ++i) {
     let byte = bytes[at++];

@@ -10,6 +10,16 @@ export function lazy<T>(make: () => T): () => T {
   return () => (known ??= { value: make() }).value;
 }
 
+// As lazy(), for a function of an object.
+export function once<K extends object, T>(make: (of: K) => T): (of: K) => T {
+  const known = new WeakMap<K, { value: T }>();
+  return (of) => {
+    const found = known.get(of) ?? { value: make(of) };
+    known.set(of, found);
+    return found.value;
+  };
+}
+
 // Concatenated lists: list i is items[start[i]] to items[start[i + 1]] (exclusive).
 export interface Lists {
   start: Uint32Array;
@@ -43,12 +53,9 @@ function minusOne(array: Uint32Array): Int32Array {
 }
 
 export interface Cluster {
-  parent: number;
   name: string;
   className: string;
   call: number;
-  phase: boolean;
-  standsFor: number; // the identical sibling drawn in its place, or NONE
   repeats: number;
   span: string;
 }
@@ -156,9 +163,6 @@ export class Graph {
   }
   constants(node: number): string {
     return this.header.texts[this.constantTexts()[node]];
-  }
-  flops(node: number): number {
-    return this.matmul()[node];
   }
   private readonly noteTexts = lazy(() => new Map(this.header.notes));
   notes(node: number): [string, string][] {
@@ -381,11 +385,7 @@ export class Graph {
     for (let m = out.length; m-- > 1; ) out[this.moduleParent()[m]] += out[m];
     return out;
   });
-  readonly moduleByPath = lazy(() => {
-    const map = new Map<string, number>();
-    for (let m = 0; m < this.moduleCount; ++m) map.set(this.modulePath(m), m);
-    return map;
-  });
+  readonly moduleByPath = lazy(() => new Map(Array.from({ length: this.moduleCount }, (_, m) => [this.modulePath(m), m])));
   // Module classes, and for every node that of the innermost module with a class; NONE outside.
   readonly classes = lazy(() => {
     const names: string[] = [];
@@ -445,12 +445,9 @@ export class Graph {
   cluster(c: number): Cluster {
     const texts = this.header.texts;
     return {
-      parent: this.clusterParent()[c],
       name: texts[this.data.ints('cluster.name')[c]],
       className: texts[this.data.ints('cluster.class')[c]],
       call: this.data.ints('cluster.call')[c],
-      phase: this.data.ints('cluster.phase')[c] === 1,
-      standsFor: this.clusterStandsFor()[c],
       repeats: this.data.ints('cluster.repeats')[c],
       span: texts[this.data.ints('cluster.span')[c]],
     };
@@ -464,9 +461,7 @@ export class Graph {
   readonly clusterPhase = lazy(() => {
     const out = new Uint32Array(this.clusterCount);
     for (let c = 1; c < out.length; ++c) {
-      out[c] = this.isPhaseCluster(c)
-        ? Math.max(0, this.header.phases.indexOf(this.cluster(c).name))
-        : out[this.clusterParent()[c]];
+      out[c] = this.isPhaseCluster(c) ? Math.max(0, this.header.phases.indexOf(this.cluster(c).name)) : out[this.clusterParent()[c]];
     }
     return out;
   });
@@ -474,9 +469,7 @@ export class Graph {
   readonly clusterNodes = lazy(() => grouped(this.clusterCount, this.clusterOf(), (k) => k));
   clusterPath(c: number): string {
     const names: string[] = [];
-    for (let at = c; at !== 0 && !this.isPhaseCluster(at); at = this.clusterParent()[at]) {
-      names.unshift(this.cluster(at).name);
-    }
+    for (let at = c; at !== 0 && !this.isPhaseCluster(at); at = this.clusterParent()[at]) names.unshift(this.cluster(at).name);
     return names.join('.');
   }
   readonly clusterModule = lazy(() => {
@@ -516,11 +509,7 @@ export class Graph {
   }
   // A cluster and the identical ones folded into it.
   copies(c: number): number[] {
-    const found = [c];
-    for (const sibling of this.childrenOf(this.clusterParent()[c])) {
-      if (this.clusterStandsFor()[sibling] === c) found.push(sibling);
-    }
-    return found;
+    return [c, ...this.childrenOf(this.clusterParent()[c]).filter((sibling) => this.clusterStandsFor()[sibling] === c)];
   }
   childrenOf(c: number): Uint32Array {
     const lists = this.clusterChildren();

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, useApp, type Lit, type Seen } from './app_context';
 import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, siblingsOf, type Boxes, type BoxOptions, type Edge, type Item } from './boxes';
 import { coloring, MODES, type Coloring, type Mode } from './colors';
-import { formatGiven, NONE, type Graph } from './graph';
+import { formatGiven, NONE, once, type Graph } from './graph';
 import { layoutOf, type Layout, type Point } from './layout';
 import { EdgeLegend, nodeTitle } from './panel';
 import { find } from './search';
@@ -29,16 +29,8 @@ interface Camera {
   zoom: number;
 }
 
-const firsts = new WeakMap<Graph, Set<string>>();
-export function openAtFirst(graph: Graph): Set<string> {
-  let known = firsts.get(graph);
-  if (!known) {
-    known = firstOpen(graph, [phasesAtFirst(graph)[0]], FIRST_BOXES);
-    // Other phases are closed boxes.
-    firsts.set(graph, known);
-  }
-  return known;
-}
+// Other phases are closed boxes.
+export const openAtFirst = once((graph: Graph) => firstOpen(graph, [phasesAtFirst(graph)[0]], FIRST_BOXES));
 
 export function phasesAtFirst(graph: Graph): number[] {
   const used = new Set<number>();
@@ -70,7 +62,6 @@ function upwards(graph: Graph): (item: Item) => boolean {
 export class Drawing {
   camera: Camera = { x: 0, y: 0, zoom: 1 };
   hover = NONE;
-  hoverEdge: Edge | undefined;
   private frame = 0;
   private readonly edgesOf = new Map<number, Edge[]>();
   picture: Picture | undefined;
@@ -90,7 +81,6 @@ export class Drawing {
       }
     }
     this.hover = NONE;
-    this.hoverEdge = undefined;
   }
 
   edgesAt(item: number): Edge[] {
@@ -198,13 +188,12 @@ export class Drawing {
       const out = Math.max(from.x, to.x) + 24;
       return [from, { x: out, y: from.y }, { x: out, y: to.y }, to];
     }
-    const points = middle.slice();
     // Within the items they leave and enter, edges follow the layout's routes; otherwise they are straight.
     const leaving: Point[] = [];
     for (let i = edge.from; i !== a; i = items[i].parent) leaving.push(...(layout.ways.get(`out ${String(i)}`) ?? (i === edge.from ? [end(i, true)] : [])));
     const entering: Point[] = [];
     for (let i = edge.to; i !== b; i = items[i].parent) entering.unshift(...(layout.ways.get(`in ${String(i)}`) ?? (i === edge.to ? [end(i, false)] : [])));
-    return [...leaving, ...points, ...entering];
+    return [...leaving, ...middle, ...entering];
   }
 
   draw(): void {
@@ -687,6 +676,11 @@ export function GraphView(): VNode {
     if (found !== NONE) toggle(picture.boxes.items[found]);
   };
 
+  const moveTo = (event: PointerEvent): void => {
+    const box = map.current!.getBoundingClientRect();
+    drawing.current!.mapTo(event.clientX - box.left, event.clientY - box.top);
+  };
+
   // ---- Keys
   const onKey = (event: KeyboardEvent): void => {
     const own = drawing.current!;
@@ -805,13 +799,10 @@ export function GraphView(): VNode {
           aria-hidden="true"
           onPointerDown={(event) => {
             map.current!.setPointerCapture(event.pointerId);
-            const box = map.current!.getBoundingClientRect();
-            drawing.current!.mapTo(event.clientX - box.left, event.clientY - box.top);
+            moveTo(event);
           }}
           onPointerMove={(event) => {
-            if (event.buttons === 0) return;
-            const box = map.current!.getBoundingClientRect();
-            drawing.current!.mapTo(event.clientX - box.left, event.clientY - box.top);
+            if (event.buttons !== 0) moveTo(event);
           }}
         />
         <LegendBox colors={colors} name={modeName(graph, state.color)} />

@@ -196,9 +196,7 @@ function portsOf(boxes: Boxes): Map<number, { entered: number[]; left: number[] 
   const entered = new Map<number, Set<number>>();
   const left = new Map<number, Set<number>>();
   const note = (of: Map<number, Set<number>>, child: number): void => {
-    const list = of.get(items[child].parent);
-    if (list) list.add(child);
-    else of.set(items[child].parent, new Set([child]));
+    of.set(items[child].parent, (of.get(items[child].parent) ?? new Set()).add(child));
   };
   for (const edge of boxes.edges) {
     if (edge.kind === EdgeKind.nextCopy) continue;

@@ -3,7 +3,7 @@ import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
 import { kindColor } from './colors';
-import type { Graph } from './graph';
+import { once, type Graph } from './graph';
 import { aliveAt, blocksOf, phaseRuns, running, type Block, type Blocks, type Timeline } from './memory';
 import { Link, nodeTitle } from './panel';
 import { fitted, LINE } from './text';
@@ -16,12 +16,7 @@ const TOP = 22;
 const BOTTOM = 22;
 const PHASE_COLORS: Record<string, string> = { forward: '#56b4e9', backward: '#e69f00', optimizer: '#009e73' };
 
-const blocksKnown = new WeakMap<Graph, Blocks>();
-export function mainBlocks(graph: Graph): Blocks {
-  let known = blocksKnown.get(graph);
-  if (!known) blocksKnown.set(graph, (known = blocksOf(graph, graph.header.profile.device)));
-  return known;
-}
+export const mainBlocks = once((graph: Graph) => blocksOf(graph, graph.header.profile.device));
 
 type Range = readonly [number, number];
 
@@ -35,7 +30,16 @@ function ticks(top: number, most: number): number[] {
   return all;
 }
 
-function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top: number, width: number, height: number, runs: ReturnType<typeof phaseRuns>): { x: (step: number) => number; y: (value: number) => number } {
+// Draws a horizontal line over the chart.
+function across(context: CanvasRenderingContext2D, y: number, width: number): void {
+  context.beginPath();
+  context.moveTo(LEFT, y);
+  context.lineTo(width - RIGHT, y);
+  context.stroke();
+}
+
+// Draws the axes, and clips to the chart until the context is restored.
+function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top: number, width: number, height: number): { x: (step: number) => number; y: (value: number) => number } {
   const colors = theme();
   const x = (step: number): number => LEFT + ((step - range[0]) / Math.max(1, range[1] - range[0])) * (width - LEFT - RIGHT);
   const y = (value: number): number => height - BOTTOM - (value / Math.max(1, top)) * (height - TOP - BOTTOM);
@@ -46,17 +50,14 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
   for (const t of ticks(top, Math.max(2, Math.floor(height / 45)))) {
     context.strokeStyle = colors.line;
     context.globalAlpha = 0.5;
-    context.beginPath();
-    context.moveTo(LEFT, y(t));
-    context.lineTo(width - RIGHT, y(t));
-    context.stroke();
+    across(context, y(t), width);
     context.globalAlpha = 1;
     context.fillStyle = colors.quiet;
     context.textAlign = 'right';
     context.fillText(bytes(t).replace('.00', ''), LEFT - 6, y(t));
   }
   context.textAlign = 'left';
-  for (const run of runs) {
+  for (const run of phaseRuns(graph)) {
     const a = Math.max(LEFT, x(run.first));
     const b = Math.min(width - RIGHT, x(run.last + 1));
     if (b <= a) continue;
@@ -76,6 +77,10 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
   context.textAlign = 'center';
   context.fillText('step (operator in program order)', (width + LEFT) / 2, height - 9);
   context.textAlign = 'left';
+  context.save();
+  context.beginPath();
+  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
+  context.clip();
   return { x, y };
 }
 
@@ -83,22 +88,11 @@ const RESERVED = '#cc79a7';
 const PLANNED = '#8c8c8c';
 const DEVICE = '#d55e00';
 
-// Returns the bytes reserved by the allocator at every step, if the profile has them for this device.
-const reservedKnown = new WeakMap<Timeline, { bytes: Float64Array; peak: number } | null>();
-function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; peak: number } | undefined {
-  let known = reservedKnown.get(timeline);
-  if (known === undefined) {
-    const column = graph.reserved();
-    known = null;
-    if (column && column.length > 0) {
-      let peak = 0;
-      for (const value of column) peak = Math.max(peak, value);
-      known = { bytes: Float64Array.from(column), peak };
-    }
-    reservedKnown.set(timeline, known);
-  }
-  return known ?? undefined;
-}
+// Returns the bytes reserved by the allocator at every step, if the profile has them.
+const reservedOf = once((graph: Graph): { bytes: Float64Array; peak: number } | undefined => {
+  const column = graph.reserved();
+  return column && column.length > 0 ? { bytes: column, peak: column.reduce((a, b) => Math.max(a, b), 0) } : undefined;
+});
 function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
   const plan = graph.header.profile.steady_peak ? undefined : graph.header.profile.memory_layout; // of the recorded step
   return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
@@ -113,14 +107,14 @@ export function deviceMemoryOf(graph: Graph, timeline: Timeline): { bytes: numbe
 // Returns the top of a chart of live, reserved and planned bytes. Includes the device memory unless it is far above.
 export function chartTop(graph: Graph): number {
   const timeline = mainTimeline(graph);
-  const most = Math.max(timeline.peak, plannedOn(graph, timeline) ?? 0, reservedOn(graph, timeline)?.peak ?? 0);
+  const most = Math.max(timeline.peak, plannedOn(graph, timeline) ?? 0, reservedOf(graph)?.peak ?? 0);
   const device = deviceMemoryOf(graph, timeline)?.bytes ?? 0;
   return Math.max(most, device <= 2.5 * most ? device : 0) * 1.08;
 }
 
 // The legend of the chart, with the bytes at a step.
 export function KindEntries({ graph, timeline, step }: { graph: Graph; timeline: Timeline; step: number }): VNode {
-  const reserved = reservedOn(graph, timeline);
+  const reserved = reservedOf(graph);
   const planned = plannedOn(graph, timeline);
   const device = deviceMemoryOf(graph, timeline);
   return (
@@ -145,10 +139,7 @@ function drawDeviceMemory(context: CanvasRenderingContext2D, device: { bytes: nu
   if (!inside) return;
   context.strokeStyle = DEVICE;
   context.lineWidth = 2;
-  context.beginPath();
-  context.moveTo(LEFT, at);
-  context.lineTo(width - RIGHT, at);
-  context.stroke();
+  across(context, at, width);
   context.lineWidth = 1;
 }
 
@@ -157,13 +148,9 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0 || timeline.steps === 0) return;
   const colors = theme();
-  const reserved = reservedOn(graph, timeline);
+  const reserved = reservedOf(graph);
   const plan = plannedOn(graph, timeline);
-  const { x, y } = axes(context, graph, range, top, width, height, phaseRuns(graph));
-  context.save();
-  context.beginPath();
-  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
-  context.clip();
+  const { x, y } = axes(context, graph, range, top, width, height);
   const first = Math.max(0, Math.floor(range[0]));
   const last = Math.min(timeline.steps - 1, Math.ceil(range[1]));
   // At most one step per pixel: the one with most bytes.
@@ -211,18 +198,12 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
     context.strokeStyle = PLANNED;
     context.lineWidth = 1.5;
     context.setLineDash([2, 3]);
-    context.beginPath();
-    context.moveTo(LEFT, y(plan));
-    context.lineTo(width - RIGHT, y(plan));
-    context.stroke();
+    across(context, y(plan), width);
     context.lineWidth = 1;
   }
   context.strokeStyle = colors.text;
   context.setLineDash([5, 4]);
-  context.beginPath();
-  context.moveTo(LEFT, y(timeline.peak));
-  context.lineTo(width - RIGHT, y(timeline.peak));
-  context.stroke();
+  across(context, y(timeline.peak), width);
   context.setLineDash([]);
   const px = x(timeline.peakStep + 0.5);
   context.beginPath();
@@ -263,11 +244,7 @@ function drawBlocks(canvas: HTMLCanvasElement, graph: Graph, blocks: Blocks, ran
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0) return;
   const colors = theme();
-  const { x, y } = axes(context, graph, range, blocks.top, width, height, phaseRuns(graph));
-  context.save();
-  context.beginPath();
-  context.rect(LEFT, 0, width - LEFT - RIGHT, height);
-  context.clip();
+  const { x, y } = axes(context, graph, range, blocks.top, width, height);
   const kinds = graph.header.storage_kinds;
   const chosen: Block[] = [];
   for (const block of blocks.blocks) {

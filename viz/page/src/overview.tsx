@@ -89,10 +89,10 @@ export function Overview(): VNode {
   const other = before?.header.title ?? saved?.title;
   const { profile, metadata } = graph.header;
   const memory = profile.device_memory as Record<string, number> | undefined;
-  const unknownCalls = profile.unknown_scratch.reduce((total, row) => total + row.count, 0);
-  const uncoveredCalls = profile.uncovered_operators.reduce((total, row) => total + row.count, 0);
+  const unknownCalls = callsOf(profile.unknown_scratch);
+  const uncoveredCalls = callsOf(profile.uncovered_operators);
   const untimed = profile.time?.uncovered ?? [];
-  const untimedCalls = untimed.reduce((total, row) => total + row.count, 0);
+  const untimedCalls = callsOf(untimed);
   const peak = profile.peak;
   const both = useMemo(() => {
     const a = graph.moduleFigure('forward_flops');
@@ -169,24 +169,9 @@ export function Overview(): VNode {
         <section>
           <h2>Coverage</h2>
           {unknownCalls + uncoveredCalls === 0 && <p>FLOPs and scratch memory of all operators are known.</p>}
-          {uncoveredCalls > 0 && (
-            <>
-              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs and times are lower bounds.</p>
-              <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
-            </>
-          )}
-          {untimedCalls > 0 && (
-            <>
-              <p>Part of the time of {exact(untimedCalls)} calls is unknown; the time is a lower bound.</p>
-              <ul>{untimed.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
-            </>
-          )}
-          {unknownCalls > 0 && (
-            <>
-              <p>The scratch memory of {exact(unknownCalls)} calls is unknown; the peak is a lower bound.</p>
-              <ul>{profile.unknown_scratch.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
-            </>
-          )}
+          <OpCounts rows={profile.uncovered_operators}>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs and times are lower bounds.</OpCounts>
+          <OpCounts rows={untimed}>Part of the time of {exact(untimedCalls)} calls is unknown; the time is a lower bound.</OpCounts>
+          <OpCounts rows={profile.unknown_scratch}>The scratch memory of {exact(unknownCalls)} calls is unknown; the peak is a lower bound.</OpCounts>
         </section>
         <section>
           <h2>Capture</h2>
@@ -204,6 +189,20 @@ export function Overview(): VNode {
         </section>
       </div>
     </div>
+  );
+}
+
+function callsOf(rows: readonly { count: number }[]): number {
+  return rows.reduce((total, row) => total + row.count, 0);
+}
+
+function OpCounts({ rows, children }: { rows: readonly { op: string; count: number }[]; children: ComponentChildren }): VNode | null {
+  if (callsOf(rows) === 0) return null;
+  return (
+    <>
+      <p>{children}</p>
+      <ul>{rows.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
+    </>
   );
 }
 

@@ -27,12 +27,11 @@ export function find(graph: Graph, query: string, most = 200): Found {
     for (let m = 0; m < modules.length; ++m) {
       if (graph.modulePath(m).toLowerCase().includes(word) || graph.moduleClass(m).toLowerCase() === word) modules[m] = 1;
     }
-    const shape = /^([a-z0-9]*)\[?([\d,]*)/.exec(word);
     const wantsShape = word.includes('[') || /^\d+(,\d+)+$/.test(word);
     return (node: number): boolean => {
       if (targets[graph.targetIndex(node)] || modules[graph.moduleOf()[node]] === 1) return true;
       if (graph.placeholder(node).toLowerCase().includes(word) || graph.source(node).toLowerCase().includes(word)) return true;
-      if (!wantsShape || !shape) return false;
+      if (!wantsShape) return false;
       const first = graph.outputStart();
       for (let v = first[node]; v < first[node + 1]; ++v) if (graph.type(v).includes(word)) return true;
       return false;

@@ -2,7 +2,7 @@
 import { options, type VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
-import { formatGiven, NONE, type Graph } from './graph';
+import { formatGiven, NONE, once, type Graph } from './graph';
 import type { Selection, TableName } from './state';
 import { onChange } from './theme';
 import { bytes, csvField, exact, flops, percent, seconds, visible } from './units';
@@ -28,17 +28,10 @@ export interface TableData {
   sort: string; // initially
 }
 
-const known = new WeakMap<Graph, Map<TableName, TableData>>();
+const MAKERS = { modules: once(modules), operators: once(operators), storages: once(storages), calls: once(calls) };
 
 export function tableOf(graph: Graph, name: TableName): TableData {
-  let tables = known.get(graph);
-  if (!tables) known.set(graph, (tables = new Map()));
-  let table = tables.get(name);
-  if (!table) {
-    table = name === 'modules' ? modules(graph) : name === 'operators' ? operators(graph) : name === 'storages' ? storages(graph) : calls(graph);
-    tables.set(name, table);
-  }
-  return table;
+  return MAKERS[name](graph);
 }
 
 function sum(column: ArrayLike<number>): number {
@@ -270,13 +263,10 @@ function usePrinting(): boolean {
       if (later) options.debounceRendering = later;
       else delete options.debounceRendering;
     };
-    const before = set(true);
-    const after = set(false);
-    window.addEventListener('beforeprint', before);
-    window.addEventListener('afterprint', after);
+    const events = [['beforeprint', set(true)], ['afterprint', set(false)]] as const;
+    for (const [name, listener] of events) window.addEventListener(name, listener);
     return () => {
-      window.removeEventListener('beforeprint', before);
-      window.removeEventListener('afterprint', after);
+      for (const [name, listener] of events) window.removeEventListener(name, listener);
     };
   }, []);
   return printing;

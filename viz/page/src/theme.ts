@@ -8,7 +8,6 @@ export interface Theme {
   line: string;
   edge: string;
   accent: string;
-  dark: boolean;
 }
 
 export function theme(): Theme {
@@ -16,19 +15,7 @@ export function theme(): Theme {
   const of = (name: string): string => style.getPropertyValue(`--${name}`).trim();
   return {
     text: of('text'), quiet: of('quiet'), back: of('back'), box: of('box'), inside: [of('inside0'), of('inside1')],
-    line: of('line'), edge: of('edge'), accent: of('accent'), dark: of('is-dark') === '1',
-  };
-}
-
-// Calls `redraw` when the color scheme changes.
-function onThemeChange(redraw: () => void): () => void {
-  const query = window.matchMedia('(prefers-color-scheme: dark)');
-  const observer = new MutationObserver(redraw);
-  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
-  query.addEventListener('change', redraw);
-  return () => {
-    observer.disconnect();
-    query.removeEventListener('change', redraw);
+    line: of('line'), edge: of('edge'), accent: of('accent'),
   };
 }
 
@@ -53,9 +40,13 @@ export function onChange(element: Element, redraw: () => void): () => void {
   };
   const resized = new ResizeObserver(draw);
   resized.observe(element);
-  const stop = onThemeChange(draw);
+  const query = window.matchMedia('(prefers-color-scheme: dark)');
+  const observer = new MutationObserver(draw);
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
+  query.addEventListener('change', draw);
   return () => {
     resized.disconnect();
-    stop();
+    observer.disconnect();
+    query.removeEventListener('change', draw);
   };
 }

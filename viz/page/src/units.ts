@@ -47,9 +47,7 @@ export function spread(values: readonly number[], format: (value: number) => str
 }
 
 export function exact(value: number): string {
-  return Math.round(value)
-    .toString()
-    .replace(/\B(?=(\d{3})+(?!\d))/g, ',');
+  return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ',');
 }
 
 export function percent(share: number): string {
@@ -71,10 +69,7 @@ const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u206
 
 // Escapes such characters, and truncates the text in the middle to `longest` characters.
 export function visible(text: string, longest = 400): string {
-  const cut =
-    text.length > longest
-      ? `${text.slice(0, Math.ceil(longest / 2))} ... ${text.slice(text.length - Math.floor(longest / 2))}`
-      : text;
+  const cut = text.length > longest ? `${text.slice(0, Math.ceil(longest / 2))} ... ${text.slice(text.length - Math.floor(longest / 2))}` : text;
   return cut.replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
