@@ -228,40 +228,30 @@ int main(int argc, char** argv) {
   using shadowgraph::Capture;
   using shadowgraph::FakeTensorMode;
   at::set_num_threads(1);
-  for (const Operator& op : operators()) {
-    if (op.on_meta) {
-      benchmark::RegisterBenchmark(("meta/" + op.name).c_str(), [op](benchmark::State& state) {
-        run(state, op.make(at::device(at::kMeta)));
-      })->Apply(often);
-    }
-    benchmark::RegisterBenchmark(("fake/" + op.name).c_str(), [op](benchmark::State& state) {
+  const auto add = [](const std::string& name, auto how, const auto& body) {
+    benchmark::RegisterBenchmark(name.c_str(), body)->Apply(how);
+  };
+  const auto add_all = [&](const Operator& op, auto how, bool counts_bytes) {
+    add("fake/" + op.name, how, [op](benchmark::State& state) {
       const FakeTensorMode mode({.device = at::kCUDA});
       run(state, op.make(at::TensorOptions()));
-    })->Apply(often);
-    benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
+    });
+    add("recorded/" + op.name, how, [op, counts_bytes](benchmark::State& state) {
       Capture session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       const auto graph = session.finish({});
+      if (!counts_bytes) return;
       bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
-    })->Apply(often);
-    benchmark::RegisterBenchmark(("cpu/" + op.name).c_str(), [op](benchmark::State& state) {
-      run(state, op.make(at::device(at::kCPU)));
-    })->Apply(often);
+    });
+    add("cpu/" + op.name, how, [op](benchmark::State& state) { run(state, op.make(at::device(at::kCPU))); });
+  };
+  for (const Operator& op : operators()) {
+    if (op.on_meta) {
+      add("meta/" + op.name, often, [op](benchmark::State& state) { run(state, op.make(at::device(at::kMeta))); });
+    }
+    add_all(op, often, true);
   }
-  for (const Operator& op : families()) {
-    benchmark::RegisterBenchmark(("fake/" + op.name).c_str(), [op](benchmark::State& state) {
-      const FakeTensorMode mode({.device = at::kCUDA});
-      run(state, op.make(at::TensorOptions()));
-    })->Apply(seldom);
-    benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      Capture session({.mode = {.device = at::kCUDA}});
-      run(state, op.make(at::TensorOptions()));
-      session.finish({});
-    })->Apply(seldom);
-    benchmark::RegisterBenchmark(("cpu/" + op.name).c_str(), [op](benchmark::State& state) {
-      run(state, op.make(at::device(at::kCPU)));
-    })->Apply(seldom);
-  }
+  for (const Operator& op : families()) add_all(op, seldom, false);
   benchmark::Initialize(&argc, argv);
   Collector collector;
   benchmark::RunSpecifiedBenchmarks(&collector);

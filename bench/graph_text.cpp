@@ -29,43 +29,31 @@ Graph generate(int64_t nodes) {
   const int64_t strides[] = {16, 1};
   const int64_t flat[] = {128};
   const int64_t one[] = {1};
-  const auto storage = [&](NodeId born) {
-    Storage s;
-    s.bytes = 512;
-    s.born = born;
-    return graph.add_storage(s);
-  };
+  const auto storage = [&](NodeId born) { return graph.add_storage({.bytes = 512, .born = born}); };
   const auto result = [&](NodeId node, StorageId s, bool is_flat = false) {
     return graph.add_tensor_result(node, {.sizes = is_flat ? std::span<const int64_t>(flat) : sizes,
                                           .strides = is_flat ? std::span<const int64_t>(one) : strides,
                                           .storage = s});
   };
-  const Argument name[] = {graph.string_argument("x")};
-  const NodeId input = graph.append(target_of(Builtin::kInput), name);
+  const NodeId input = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
   StorageId current_storage = storage(input);
   graph.set_storage_kind(current_storage, StorageKind::kInput);
   ValueId current = result(input, current_storage);
   const ValueId x = current;
   while (graph.node_count() < nodes) {
-    Region region;
-    region.kind = RegionKind::kModule;
-    region.parent = Graph::kRootRegion;
-    region.name = graph.intern("layer." + std::to_string(graph.region_count()));
-    region.class_name = graph.intern("Block");
-    const RegionId id = graph.add_region(region);
-    const Argument product[] = {Argument::of_value(current), Argument::of_float(0.5)};
-    const NodeId m = graph.append(mul, product);
+    const RegionId id = graph.add_region({.kind = RegionKind::kModule,
+                                          .parent = Graph::kRootRegion,
+                                          .name = graph.intern("layer." + std::to_string(graph.region_count())),
+                                          .class_name = graph.intern("Block")});
+    const NodeId m = graph.append(mul, {Argument::of_value(current), Argument::of_float(0.5)});
     const StorageId ms = storage(m);
     const ValueId mv = result(m, ms);
-    const Argument sum[] = {Argument::of_value(mv), Argument::of_value(x), Argument::of_int(1)};
-    const NodeId a = graph.append(add, sum);
+    const NodeId a = graph.append(add, {Argument::of_value(mv), Argument::of_value(x), Argument::of_int(1)});
     const StorageId as = storage(a);
     const ValueId av = result(a, as);
-    const Argument rectified[] = {Argument::of_value(av)};
-    const NodeId r = graph.append(relu, rectified);
+    const NodeId r = graph.append(relu, {Argument::of_value(av)});
     const ValueId rv = result(r, as);
-    const Argument viewed[] = {Argument::of_value(rv), graph.int_list(flat)};
-    const NodeId v = graph.append(view, viewed);
+    const NodeId v = graph.append(view, {Argument::of_value(rv), graph.int_list(flat)});
     result(v, as, true);
     for (const NodeId node : {m, a, r, v}) graph.set_region(node, id);
     const SavedTensor saved[] = {{.value = mv, .role = SavedRole::kResult}};
@@ -75,61 +63,46 @@ Graph generate(int64_t nodes) {
     current = rv;
   }
   const Argument value[] = {Argument::of_value(current)};
-  const Argument outputs[] = {graph.make_list(value)};
-  graph.append(target_of(Builtin::kOutput), outputs);
+  graph.append(target_of(Builtin::kOutput), {graph.make_list(value)});
   return graph;
 }
 
-template <class F>
-void measure(benchmark::State& state, F&& f) {
-  const Graph graph = generate(state.range(0));
-  const std::string text = to_text(graph);
-  for (auto _ : state) f(graph, text);
-  state.counters["us/node"] =
-      benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
-                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
-}
-
-void BM_Print(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(to_text(graph).size()); });
-}
-void BM_Parse(benchmark::State& state) {
-  measure(state, [](const Graph&, const std::string& text) { benchmark::DoNotOptimize(parse(text).node_count()); });
-}
-void BM_Verify(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { verify(graph); });
-}
-void BM_Effects(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Effects::of(graph)); });
-}
-void BM_Timeline(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::of(graph)); });
-}
-void BM_Profile(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(profile(graph)); });
-}
-void BM_DeviceMemory(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(device_memory(graph)); });
-}
-void BM_StaticPlan(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(memory_layout(graph)); });
-}
-void BM_StepTime(benchmark::State& state) {
-  const DeviceSpec spec = DeviceSpec::named("h100");
-  measure(state, [&](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(StepTime::of(graph, spec)); });
-}
-
-#define SIZES Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)
-BENCHMARK(BM_Print)->SIZES;
-BENCHMARK(BM_Parse)->SIZES;
-BENCHMARK(BM_Verify)->SIZES;
-BENCHMARK(BM_Effects)->SIZES;
-BENCHMARK(BM_Timeline)->SIZES;
-BENCHMARK(BM_Profile)->SIZES;
-BENCHMARK(BM_DeviceMemory)->SIZES;
-BENCHMARK(BM_StaticPlan)->SIZES;
-BENCHMARK(BM_StepTime)->SIZES;
+struct Benchmark {
+  const char* name;
+  void (*run)(const Graph&, const std::string& text);
+};
+const Benchmark kBenchmarks[] = {
+    {"BM_Print", [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(to_text(graph).size()); }},
+    {"BM_Parse", [](const Graph&, const std::string& text) { benchmark::DoNotOptimize(parse(text).node_count()); }},
+    {"BM_Verify", [](const Graph& graph, const std::string&) { verify(graph); }},
+    {"BM_Effects", [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Effects::of(graph)); }},
+    {"BM_Timeline",
+     [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::of(graph)); }},
+    {"BM_Profile", [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(profile(graph)); }},
+    {"BM_DeviceMemory", [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(device_memory(graph)); }},
+    {"BM_StaticPlan", [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(memory_layout(graph)); }},
+    {"BM_StepTime",
+     [](const Graph& graph, const std::string&) {
+       static const DeviceSpec spec = DeviceSpec::named("h100");
+       benchmark::DoNotOptimize(StepTime::of(graph, spec));
+     }},
+};
 
 }  // namespace
 
-int main(int argc, char** argv) { return shadowgraph::bench::report_growth(argc, argv); }
+int main(int argc, char** argv) {
+  for (const Benchmark& row : kBenchmarks) {
+    const auto measure = [run = row.run](benchmark::State& state) {
+      const Graph graph = generate(state.range(0));
+      const std::string text = to_text(graph);
+      for (auto _ : state) run(graph, text);
+      bench::count_nodes(state);
+    };
+    benchmark::RegisterBenchmark(row.name, measure)
+        ->Arg(10000)
+        ->Arg(100000)
+        ->Arg(1000000)
+        ->Unit(benchmark::kMillisecond);
+  }
+  return bench::report_growth(argc, argv);
+}

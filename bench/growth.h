@@ -29,6 +29,13 @@ inline Growth run_benchmarks(int argc, char** argv) {
   return growth;
 }
 
+// Adds a counter with the time per node, for a benchmark whose argument is a number of nodes.
+inline void count_nodes(benchmark::State& state) {
+  state.counters["us/node"] =
+      benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
 // Prints the table of benchmarks that ran at both sizes.
 inline void print_growth(const Growth& growth) {
   std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (aim 12) |\n|---|---|---|---|\n");

@@ -7,14 +7,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
 #include <unistd.h>
 
-#include "models/registry.h"
+#include "bench/measure.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace sg = shadowgraph;
@@ -22,30 +21,8 @@ namespace sg = shadowgraph;
 namespace {
 
 using c10::IValue;
+using sg::bench::microseconds;
 using Tensors = std::vector<at::Tensor>;
-
-double microseconds(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
-}
-
-struct Times {
-  double eager = std::numeric_limits<double>::infinity();
-  double kernel = std::numeric_limits<double>::infinity();
-  double used = std::numeric_limits<double>::infinity();
-};
-
-Times alternate(const std::function<void()>& eager, const std::function<void()>& kernel,
-                const std::function<void()>& used, int rounds) {
-  Times best;
-  for (int i = 0; i < rounds; ++i) {
-    best.eager = std::min(best.eager, microseconds(eager));
-    best.kernel = std::min(best.kernel, microseconds(kernel));
-    best.used = std::min(best.used, microseconds(used));
-  }
-  return best;
-}
 
 c10::OperatorHandle operator_named(const std::string& name) {
   const size_t dot = name.find('.');
@@ -85,14 +62,20 @@ struct Bench {
     kernel();
     eager();
     for (int i = 0; i < 10; ++i) used();  // decides
-    const Times times = alternate(eager, kernel, used, 60);
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    double eager_us = kNever, kernel_us = kNever, used_us = kNever;
+    for (int i = 0; i < 60; ++i) {
+      eager_us = std::min(eager_us, microseconds(eager));
+      kernel_us = std::min(kernel_us, microseconds(kernel));
+      used_us = std::min(used_us, microseconds(used));
+    }
     if (!ran) {
       fmt::print("{:28} {:12} no kernel\n", name, label);
       return;
     }
-    worst = std::min(worst, times.eager / times.used);
-    fmt::print("{:28} {:12} {:9.1f} {:9.1f} us  {:5.2f} x   used {:5.2f} x\n", name, label, times.eager, times.kernel,
-               times.eager / times.kernel, times.eager / times.used);
+    worst = std::min(worst, eager_us / used_us);
+    fmt::print("{:28} {:12} {:9.1f} {:9.1f} us  {:5.2f} x   used {:5.2f} x\n", name, label, eager_us, kernel_us,
+               eager_us / kernel_us, eager_us / used_us);
   }
 };
 

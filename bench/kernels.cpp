@@ -18,23 +18,16 @@
 #include <functional>
 #include <unistd.h>
 
+#include "bench/measure.h"
 #include "models/language_models.h"
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace {
 
 using namespace shadowgraph;
+using bench::microseconds;
 using Clock = std::chrono::steady_clock;
-
-double microseconds(const std::function<void()>& work) {
-  const auto begin = Clock::now();
-  work();
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-}
 
 // Returns the best time of each variant over many rounds.
 std::vector<double> best_of(const std::vector<std::function<void()>>& ways, double seconds, int least = 5) {

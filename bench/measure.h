@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <string>
 #include <unistd.h>
@@ -29,6 +30,8 @@ double seconds(F&& run, int runs = 1) {
   }
   return best;
 }
+
+inline double microseconds(const std::function<void()>& run) { return seconds(run) * 1e6; }
 
 inline long peak_resident_kib() {
   std::ifstream status("/proc/self/status");

@@ -10,7 +10,6 @@ import datetime
 import json
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
@@ -46,41 +45,36 @@ QUESTION_COLUMNS = ["sweep", "rows", "finding", "time s", "RSS", "aim"]
 COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "planning s", "RSS", "aim"]
 
 
-def row(model, devices, options, aim):
+def run_plan(title, *arguments):
+    """Returns the JSON output of `shadowgraph plan`, its time in seconds and its peak memory as text."""
     with tempfile.TemporaryFile("w+") as out:
         begin = time.monotonic()
-        command = [ROOT / "build/bin/shadowgraph", "plan", model, "--devices", devices, *options, "--json"]
-        process = subprocess.Popen(command, stdout=out)
-        _, status, usage = _wait(process)
+        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *arguments, "--json"], stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - begin
         if status != 0:
-            sys.exit(f"plan {model} {devices}: {status}")
+            sys.exit(f"plan {title}: {status}")
         out.seek(0)
-        plan = json.load(out)
+        return json.load(out), seconds, f"{usage.ru_maxrss / 2**20:.2f} GiB"
+
+
+def row(model, devices, options, aim):
+    plan, seconds, memory = run_plan(f"{model} {devices}", model, "--devices", devices, *options)
     best = plan["simulated"][0]
     if "--offload" in options:
         model += ", with offload and recompute curve"
     if "--layout" in options:
         model += ", with layouts of the solver"
     return [model, devices, best["text"], f"{best['seconds']:.2f}", f"{100 * plan['model_flops_share']:.1f} %",
-            f"{100 * (best['seconds'] / plan['bound_seconds'] - 1):.1f} %", f"{seconds:.1f}",
-            f"{usage.ru_maxrss / 2**20:.2f} GiB", aim]  # fmt: skip
+            f"{100 * (best['seconds'] / plan['bound_seconds'] - 1):.1f} %", f"{seconds:.1f}", memory, aim]  # fmt: skip
 
 
 def question_row(what, more=()):
     """Measures a sweep for Llama 3 405B on 1,024 H100s."""
-    begin = time.monotonic()
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--sweep", what, *more, "--json"],
-                                   stdout=out)  # fmt: skip
-        _, status, usage = _wait(process)
-        seconds = time.monotonic() - begin
-        if status != 0:
-            sys.exit(f"plan --sweep {what}: {status}")
-        out.seek(0)
-        table = json.load(out)[what]
+    tables, seconds, memory = run_plan(f"--sweep {what}", *ASKED, "--sweep", what, *more)
+    table = tables[what]
     return [what, str(len(table["rows"])), table["findings"][0] if table["findings"] else "", f"{seconds:.1f}",
-            f"{usage.ru_maxrss / 2**20:.2f} GiB", ""]  # fmt: skip
+            memory, ""]  # fmt: skip
 
 
 def price_row():
@@ -88,10 +82,6 @@ def price_row():
         json.dump({"h100": 2.5, "a100": 1.25}, prices)  # arbitrary prices
         prices.flush()
         return question_row("price", ["--tokens", "15T", "--within", "90d", "--prices", prices.name])
-
-
-def _wait(process) -> tuple[int, int, resource.struct_rusage]:
-    return os.wait4(process.pid, 0)
 
 
 def comparisons():

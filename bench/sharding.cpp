@@ -46,8 +46,7 @@ Graph chain(int64_t nodes) {
     return graph.add_tensor_result(n, {.sizes = sizes, .strides = strides, .storage = storage});
   };
   const auto placeholder = [&](Builtin kind, const char* name) {
-    const Argument arguments[] = {graph.string_argument(name)};
-    return result(graph.append(target_of(kind), arguments));
+    return result(graph.append(target_of(kind), {graph.string_argument(name)}));
   };
   const ValueId weight = placeholder(Builtin::kParameter, "w");
   ValueId current = placeholder(Builtin::kInput, "x");
@@ -56,8 +55,7 @@ Graph chain(int64_t nodes) {
     current = result(graph.append(relu, {Argument::of_value(current)}));
   }
   const Argument value[] = {Argument::of_value(current)};
-  const Argument outputs[] = {graph.make_list(value)};
-  graph.append(target_of(Builtin::kOutput), outputs);
+  graph.append(target_of(Builtin::kOutput), {graph.make_list(value)});
   return graph;
 }
 

@@ -57,17 +57,27 @@ def predicted(program, spec):
             "unknown_scratch": whole["unknown_scratch"], "took": time.perf_counter() - began}  # fmt: skip
 
 
+def totals_of(make, calls, spec, passes=""):
+    """Returns the totals of several calls of the function that make() returns."""
+    with sg.Capture("cuda", guards=False, source_lines=False) as session:
+        run = make()
+        for _ in range(calls):
+            run()
+        graph = session.finish(None)
+    if passes:
+        graph.run_passes(passes)
+    return totals(sg.profile(graph, spec=spec).dict()["time"])
+
+
 def seconds_of(name, spec):
     """Returns the time of an additional call of an operator, in total and by kernel class."""
 
+    def make():
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return operators.OPERATORS[name]()
+
     def device_seconds(calls):
-        with sg.Capture("cuda", guards=False, source_lines=False) as session:
-            torch.backends.cuda.matmul.allow_tf32 = False
-            run = operators.OPERATORS[name]()
-            for _ in range(calls):
-                run()
-            graph = session.finish(None)
-        seconds, classes = totals(sg.profile(graph, spec=spec).dict()["time"])
+        seconds, classes = totals_of(make, calls, spec)
         return {**classes, "seconds": seconds["device_seconds"]}
 
     one, two = device_seconds(1), device_seconds(2)
@@ -85,17 +95,8 @@ def predict_operators(spec):
 
 
 def step_seconds(change, passes, spec):
-    def captured_steps(steps):
-        with sg.Capture("cuda", guards=False, source_lines=False) as session:
-            step = float8.trained(change)
-            for _ in range(steps):
-                step()
-            graph = session.finish(None)
-        if passes:
-            graph.run_passes(passes)
-        return totals(sg.profile(graph, spec=spec).dict()["time"])[0]["seconds"]
-
-    return captured_steps(3) - captured_steps(2)
+    three, two = (totals_of(lambda: float8.trained(change), steps, spec, passes)[0]["seconds"] for steps in (3, 2))
+    return three - two
 
 
 def predict_float8(spec):
@@ -103,15 +104,11 @@ def predict_float8(spec):
     kernels = {}
     for name in float8.measured()["operators"]:
 
-        def device_seconds(calls, name=name):
-            with sg.Capture("cuda", guards=False, source_lines=False) as session:
-                run = next(run for each, run in float8.operators() if each == name)
-                for _ in range(calls):
-                    run()
-                graph = session.finish(None)
-            return totals(sg.profile(graph, spec=spec).dict()["time"])[0]["device_seconds"]
+        def make(name=name):
+            return next(run for each, run in float8.operators() if each == name)
 
-        kernels[name] = 1e6 * (device_seconds(2) - device_seconds(1))
+        two, one = (totals_of(make, calls, spec)[0]["device_seconds"] for calls in (2, 1))
+        kernels[name] = 1e6 * (two - one)
     programs = {name: step_seconds(float8.PROGRAMS[name], "", spec) for name in ("bf16", "as the pass", "torchao")}
     programs["the pass"] = step_seconds(float8.PROGRAMS["bf16"], "float8", spec)
     return {"operators": kernels, "programs": programs}

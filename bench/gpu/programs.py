@@ -54,6 +54,12 @@ def made(config, kind="AutoModelForCausalLM", dtype=BF16, **keywords):
         return getattr(transformers, kind).from_config(config, dtype=dtype, **keywords).train()
 
 
+def config_of(kind, **sizes):
+    import transformers
+
+    return getattr(transformers, f"{kind}Config")(**sizes)
+
+
 def language_step(config, batch, length, *, dtype=BF16, optimizer=torch.optim.AdamW, checkpoints=False, kind=None,
                   **how):  # fmt: skip
     model = made(config, kind or "AutoModelForCausalLM", dtype)
@@ -65,20 +71,15 @@ def language_step(config, batch, length, *, dtype=BF16, optimizer=torch.optim.Ad
 
 @program
 def qwen3_600m():
-    import transformers
-
-    config = transformers.Qwen3Config(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
-                                      num_attention_heads=16, num_key_value_heads=8, head_dim=128,
-                                      vocab_size=151936, tie_word_embeddings=True)  # fmt: skip
+    config = config_of("Qwen3", hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+                       num_key_value_heads=8, head_dim=128, vocab_size=151936, tie_word_embeddings=True)  # fmt: skip
     return language_step(config, 4, 1024, clip=1.0)
 
 
 def llama_1b(**keywords):
-    import transformers
-
-    return transformers.LlamaConfig(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-                                    num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
-                                    rope_theta=500000.0, tie_word_embeddings=True, **keywords)  # fmt: skip
+    return config_of("Llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+                     num_key_value_heads=8, vocab_size=128256, rope_theta=500000.0, tie_word_embeddings=True,
+                     **keywords)  # fmt: skip
 
 
 @program
@@ -93,41 +94,33 @@ def llama_1b_fused_adamw():
 
 @program
 def gemma3_1b():
-    import transformers
-
-    config = transformers.Gemma3TextConfig(hidden_size=1152, intermediate_size=6912, num_hidden_layers=26,
-                                           num_attention_heads=4, num_key_value_heads=1, head_dim=256,
-                                           vocab_size=262144, sliding_window=512)  # fmt: skip
+    config = config_of("Gemma3Text", hidden_size=1152, intermediate_size=6912, num_hidden_layers=26,
+                       num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=262144,
+                       sliding_window=512)  # fmt: skip
     return language_step(config, 2, 2048)
 
 
 @program
 def mixtral_small():
-    import transformers
-
-    config = transformers.MixtralConfig(hidden_size=1024, intermediate_size=3584, num_hidden_layers=8,
-                                        num_attention_heads=16, num_key_value_heads=8, num_local_experts=8,
-                                        vocab_size=32000)  # fmt: skip
+    config = config_of("Mixtral", hidden_size=1024, intermediate_size=3584, num_hidden_layers=8, num_attention_heads=16,
+                       num_key_value_heads=8, num_local_experts=8, vocab_size=32000)  # fmt: skip
     return language_step(config, 4, 1024)
 
 
 @program
 def deepseek_v3_small():
-    import transformers
-
-    config = transformers.DeepseekV3Config(hidden_size=1024, intermediate_size=4096, moe_intermediate_size=512,
-                                           num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=16,
-                                           n_routed_experts=32, num_experts_per_tok=4, n_group=4, topk_group=2,
-                                           first_k_dense_replace=1, vocab_size=32000)  # fmt: skip
+    config = config_of("DeepseekV3", hidden_size=1024, intermediate_size=4096, moe_intermediate_size=512,
+                       num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=16, n_routed_experts=32,
+                       num_experts_per_tok=4, n_group=4, topk_group=2, first_k_dense_replace=1,
+                       vocab_size=32000)  # fmt: skip
     return language_step(config, 4, 1024)
 
 
 @program
 def mistral_7b_lora():
     import peft
-    import transformers
 
-    config = transformers.MistralConfig(sliding_window=None)
+    config = config_of("Mistral", sliding_window=None)
     model = made(config)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.enable_input_require_grads()
@@ -140,11 +133,8 @@ def mistral_7b_lora():
 
 @program
 def llama_8b_prefill():
-    import transformers
-
-    config = transformers.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-                                      num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
-                                      rope_theta=500000.0)  # fmt: skip
+    config = config_of("Llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                       num_key_value_heads=8, vocab_size=128256, rope_theta=500000.0)  # fmt: skip
     model, ids = made(config).eval(), tokens(1, 8192)
 
     @torch.no_grad()
@@ -167,9 +157,7 @@ def llama_1b_generate():
 
 @program
 def t5_base():
-    import transformers
-
-    config = transformers.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0)
+    config = config_of("T5", d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0)
     model = made(config, "AutoModelForSeq2SeqLM", torch.float32)
     ids, labels = tokens(16, 512), tokens(16, 128)
     return step_of(model, lambda: model(input_ids=ids, labels=labels).loss, torch.optim.Adafactor(model.parameters()))
@@ -177,11 +165,8 @@ def t5_base():
 
 @program
 def whisper_small_half():
-    import transformers
-
-    config = transformers.WhisperConfig(d_model=768, encoder_layers=12, decoder_layers=12, encoder_attention_heads=12,
-                                        decoder_attention_heads=12, encoder_ffn_dim=3072,
-                                        decoder_ffn_dim=3072)  # fmt: skip
+    config = config_of("Whisper", d_model=768, encoder_layers=12, decoder_layers=12, encoder_attention_heads=12,
+                       decoder_attention_heads=12, encoder_ffn_dim=3072, decoder_ffn_dim=3072)  # fmt: skip
     model = made(config, "AutoModelForSpeechSeq2Seq", torch.float32)
     heard, labels = torch.randn(8, 80, 3000, device="cuda"), tokens(8, 128)
     return step_of(model, lambda: model(input_features=heard, labels=labels).loss,
@@ -191,28 +176,22 @@ def whisper_small_half():
 
 @program
 def bert_large():
-    import transformers
-
-    config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
-                                     intermediate_size=4096)  # fmt: skip
+    config = config_of("Bert", hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+                       intermediate_size=4096)  # fmt: skip
     return language_step(config, 16, 384, dtype=torch.float32, kind="AutoModelForMaskedLM", autocast=BF16,
                          optimizer=functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9))  # fmt: skip
 
 
 @program
 def gpt_neox_1b():
-    import transformers
-
-    config = transformers.GPTNeoXConfig(hidden_size=2048, num_hidden_layers=16, num_attention_heads=8,
-                                        intermediate_size=8192)  # fmt: skip
+    config = config_of("GPTNeoX", hidden_size=2048, num_hidden_layers=16, num_attention_heads=8,
+                       intermediate_size=8192)  # fmt: skip
     return language_step(config, 4, 2048)
 
 
 @program
 def mamba_370m():
-    import transformers
-
-    config = transformers.MambaConfig(hidden_size=1024, num_hidden_layers=12, vocab_size=50280)
+    config = config_of("Mamba", hidden_size=1024, num_hidden_layers=12, vocab_size=50280)
     return language_step(config, 2, 256)
 
 
@@ -221,35 +200,27 @@ def mamba_370m():
 
 @program
 def olmo2_1b():
-    import transformers
-
-    config = transformers.Olmo2Config(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-                                      num_attention_heads=16, vocab_size=100352)  # fmt: skip
+    config = config_of("Olmo2", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=16,
+                       vocab_size=100352)  # fmt: skip
     return language_step(config, 4, 2048, clip=1.0)
 
 
 @program
 def gpt2_medium_of_transformers():
-    import transformers
-
-    config = transformers.GPT2Config(n_embd=1024, n_layer=24, n_head=16)
+    config = config_of("GPT2", n_embd=1024, n_layer=24, n_head=16)
     return language_step(config, 8, 1024, dtype=torch.float32, autocast=torch.float16,
                          scaler=torch.amp.GradScaler("cuda"))  # fmt: skip
 
 
 @program
 def roberta_base():
-    import transformers
-
-    config = transformers.RobertaConfig(vocab_size=50265, max_position_embeddings=514)
+    config = config_of("Roberta", vocab_size=50265, max_position_embeddings=514)
     return language_step(config, 32, 256, kind="AutoModelForMaskedLM")
 
 
 @program
 def clip_vit_b32():
-    import transformers
-
-    config = transformers.CLIPConfig()
+    config = config_of("CLIP")
     model = made(config, "AutoModel", torch.float32)
     ids, images = tokens(64, 77, words=49000), torch.randn(64, 3, 224, 224, device="cuda")
     return step_of(model, lambda: model(input_ids=ids, pixel_values=images, return_loss=True).loss,
@@ -258,12 +229,9 @@ def clip_vit_b32():
 
 @program
 def qwen2_moe_small():
-    import transformers
-
-    config = transformers.Qwen2MoeConfig(hidden_size=1024, intermediate_size=2816, moe_intermediate_size=704,
-                                         shared_expert_intermediate_size=2816, num_hidden_layers=12,
-                                         num_attention_heads=16, num_key_value_heads=16, num_experts=32,
-                                         vocab_size=32000)  # fmt: skip
+    config = config_of("Qwen2Moe", hidden_size=1024, intermediate_size=2816, moe_intermediate_size=704,
+                       shared_expert_intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
+                       num_key_value_heads=16, num_experts=32, vocab_size=32000)  # fmt: skip
     return language_step(config, 2, 1024)
 
 

@@ -28,12 +28,10 @@ class Deferred {
 
 MaterializeOptions options_of(const std::optional<std::string>& device, std::optional<at::ScalarType> dtype,
                               std::optional<uint64_t> independent_streams, bool keep_recipe = true) {
-  MaterializeOptions options;
-  if (device) options.device = c10::Device(*device);
-  options.dtype = dtype;
-  options.independent_streams = independent_streams;
-  options.keep_recipe = keep_recipe;
-  return options;
+  return {.device = device ? std::optional(c10::Device(*device)) : std::nullopt,
+          .dtype = dtype,
+          .independent_streams = independent_streams,
+          .keep_recipe = keep_recipe};
 }
 
 }  // namespace

@@ -43,14 +43,12 @@ class Executor {
   static InterpreterOptions options(const std::optional<std::string>& device, bool autograd, bool copy_inputs,
                                     bool check_results, std::shared_ptr<NodeGroups> groups,
                                     std::map<std::string, at::Generator> generators) {
-    InterpreterOptions options;
-    if (device) options.device = c10::Device(*device);
-    options.autograd = autograd;
-    options.copy_inputs = copy_inputs;
-    options.check_results = check_results;
-    options.groups = std::move(groups);
-    options.generators = std::move(generators);
-    return options;
+    return {.device = device ? std::optional(c10::Device(*device)) : std::nullopt,
+            .check_results = check_results,
+            .copy_inputs = copy_inputs,
+            .generators = std::move(generators),
+            .autograd = autograd,
+            .groups = std::move(groups)};
   }
 
   const std::shared_ptr<KernelGroups> groups_;

@@ -36,58 +36,46 @@ class Rows {
       if (keyword && given[i].kind == ArgumentKind::kNone) continue;
       if (!text.empty()) text += ", ";
       if (keyword) text += formals[i].name + "=";
-      append(text, given[i]);
+      text += text_of(given[i]);
     }
     return text;
   }
 
-  void append(std::string& text, const Argument& argument) const {
+  std::string text_of(const Argument& argument) const {
     switch (argument.kind) {
       case ArgumentKind::kNone:
-        text += "None";
-        break;
+        return "None";
       case ArgumentKind::kValue:
-        text += fmt::format("%{}", numbering_.of(argument.ref.value));
-        break;
+        return fmt::format("%{}", numbering_.of(argument.ref.value));
       case ArgumentKind::kInt:
-        text += fmt::format("{}", argument.i);
-        break;
+        return fmt::format("{}", argument.i);
       case ArgumentKind::kFloat:
-        text += fmt::format("{}", argument.d);
-        break;
+        return fmt::format("{}", argument.d);
       case ArgumentKind::kBool:
-        text += argument.b ? "True" : "False";
-        break;
+        return argument.b ? "True" : "False";
       case ArgumentKind::kComplex: {
         const auto parts = graph_.complex_parts(argument);
-        text += fmt::format("({}{:+}j)", parts[0], parts[1]);
-        break;
+        return fmt::format("({}{:+}j)", parts[0], parts[1]);
       }
       case ArgumentKind::kString:
-        text += fmt::format("'{}'", graph_.text_or_empty(argument.string));
-        break;
+        return fmt::format("'{}'", graph_.text_or_empty(argument.string));
       case ArgumentKind::kOpaque:
-        text += fmt::format("<{}>", graph_.text_or_empty(argument.string));
-        break;
+        return fmt::format("<{}>", graph_.text_or_empty(argument.string));
       case ArgumentKind::kDevice:
-        text += argument.device().str();
-        break;
+        return argument.device().str();
       case ArgumentKind::kGenerator:
-        text += fmt::format("<generator {}>", argument.device().str());
-        break;
+        return fmt::format("<generator {}>", argument.device().str());
       case ArgumentKind::kConstant:
-        text += "<constant>";
-        break;
+        return "<constant>";
       case ArgumentKind::kIntList:
-        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
-        break;
+        return fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
       case ArgumentKind::kList: {
         std::vector<std::string> elements;
-        for (const Argument& element : graph_.list(argument)) append(elements.emplace_back(), element);
-        text += fmt::format("[{}]", fmt::join(elements, ", "));
-        break;
+        for (const Argument& element : graph_.list(argument)) elements.push_back(text_of(element));
+        return fmt::format("[{}]", fmt::join(elements, ", "));
       }
     }
+    return {};
   }
 
   const Graph& graph_;
