@@ -6,22 +6,17 @@
 #include "shadowgraph/graph/graph.h"
 
 #include <c10/core/Contiguity.h>
-#include <c10/core/ScalarType.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <new>
-#include <string>
-#include <utility>
 
 #include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/words.h"
-#include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
-#include "shadowgraph/graph/types.h"
 #include "support/text.h"
 
 namespace shadowgraph {

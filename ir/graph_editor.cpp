@@ -7,12 +7,10 @@
 #include <algorithm>
 #include <bit>
 #include <unordered_set>
-#include <vector>
 
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"

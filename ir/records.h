@@ -3,8 +3,6 @@
 // its edits only, so a graph that verifies keeps verifying.
 #pragma once
 
-#include <span>
-
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {

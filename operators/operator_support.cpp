@@ -9,9 +9,6 @@
 #include <array>
 #include <iterator>
 #include <map>
-#include <span>
-#include <string_view>
-#include <vector>
 
 #include "core/calls/functions.h"
 #include "core/fake/dispatch/operator_info.h"

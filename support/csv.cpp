@@ -1,12 +1,9 @@
 #include "support/csv.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "shadowgraph/error.h"
-#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

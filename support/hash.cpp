@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 
 namespace shadowgraph {

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <vector>
-
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::internal {

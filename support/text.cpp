@@ -1,7 +1,5 @@
 #include "support/text.h"
 
-#include <algorithm>
-
 namespace shadowgraph {
 namespace {
 

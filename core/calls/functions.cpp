@@ -330,12 +330,4 @@ std::shared_ptr<const RegisteredFunction> find_function(const Target& target) {
   return function != nullptr && function->schema_text == target.schema_text() ? function : nullptr;
 }
 
-std::vector<std::string> registered_functions() {
-  FunctionRegistry& registry = FunctionRegistry::global();
-  const std::lock_guard lock(registry.mutex);
-  std::vector<std::string> names;
-  for (const auto& [name, function] : registry.functions) names.push_back(name);
-  return names;
-}
-
 }  // namespace shadowgraph

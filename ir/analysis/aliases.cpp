@@ -4,7 +4,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <optional>
 

@@ -13,7 +13,6 @@
 #include <c10/util/DimVector.h>
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "ir/operators/operator_facts.h"

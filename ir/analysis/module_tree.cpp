@@ -5,7 +5,6 @@
 // large as the model, not the run.
 #include "ir/analysis/module_tree.h"
 
-#include <string_view>
 #include <unordered_map>
 
 #include "shadowgraph/graph/analysis.h"

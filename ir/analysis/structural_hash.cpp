@@ -1,10 +1,8 @@
 #include "ir/analysis/structural_hash.h"
 
-#include <algorithm>
 #include <functional>
 #include <optional>
 
-#include "support/hash.h"
 #include "support/text.h"
 
 namespace shadowgraph {

@@ -2,7 +2,6 @@
 // the few exceptions are rows of the operator table.
 #include "ir/operators/operator_forms.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <torch/csrc/jit/runtime/operator.h>
 

@@ -5,7 +5,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
-#include <string>
 
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/libtorch.h"

@@ -7,8 +7,6 @@
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 
 #include "ir/operators/known_target.h"
 #include "ir/operators/operator_name.h"

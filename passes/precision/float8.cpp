@@ -15,7 +15,6 @@
 #include <c10/core/MemoryFormat.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fnmatch.h>
 #include <limits>
 #include <set>

@@ -12,8 +12,7 @@
 //
 // Decisions (recompute_schedule.cpp). A backward node reads the copy if it differentiates a node of the segment and
 // reads a tensor whose storage was allocated there. All other readers, including other segments, read the original,
-// which
-// lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
+// which lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
 // recomputed; the last product of a block usually is not.
 //
 //   writes              a storage is recomputed with all its writes, in order, if all of them are in the segment

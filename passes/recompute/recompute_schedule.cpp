@@ -14,7 +14,6 @@
 
 #include "core/calls/functions.h"
 #include "passes/recompute/regions.h"
-#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
 

@@ -246,14 +246,8 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
       if (!result && inputs.size() == sizeof...(I)) result = as_list(module.forward(inputs[I]...));
     }
   };
-  attempt(std::make_index_sequence<1>());
-  attempt(std::make_index_sequence<2>());
-  attempt(std::make_index_sequence<3>());
-  attempt(std::make_index_sequence<4>());
-  attempt(std::make_index_sequence<5>());
-  attempt(std::make_index_sequence<6>());
-  attempt(std::make_index_sequence<7>());
-  attempt(std::make_index_sequence<8>());
+  [&]<size_t... I>(std::index_sequence<I...>) { (attempt(std::make_index_sequence<I + 1>()), ...); }
+  (std::make_index_sequence<8>());
   if constexpr (requires { module.forward(inputs); }) {
     if (!result) result = as_list(module.forward(inputs));
   }

@@ -48,7 +48,5 @@ void register_function(const std::string& schema_text, FunctionKernel shape_rule
 std::shared_ptr<const RegisteredFunction> find_function(const Target& target);
 // Returns the function by name ("my::add_relu"), regardless of its schema.
 std::shared_ptr<const RegisteredFunction> find_function(const std::string& name);
-// Returns the names of all functions, sorted.
-std::vector<std::string> registered_functions();
 
 }  // namespace shadowgraph

@@ -6,7 +6,6 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 

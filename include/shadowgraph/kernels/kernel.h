@@ -124,8 +124,7 @@ class OperatorKernels {
 // layouts they are called with. The rest of libtorch, including autograd and optimizers, calls them unchanged.
 //
 // Until its kernel is compiled, a call runs the original implementation (or waits, without
-// KernelCacheOptions::background). The first calls with the kernel are measured against the original
-// (KernelMeasureOptions), and the faster one is used.
+// KernelCacheOptions::background). See also KernelMeasureOptions.
 
 struct CompileOperatorsOptions {
   KernelOptions kernels;
@@ -144,8 +143,7 @@ class CompiledOperators {
   CompiledOperators& operator=(CompiledOperators&&) noexcept;
   ~CompiledOperators();
 
-  // Returns the reports of all operators that were called, by name.
-  std::vector<OperatorKernels::Report> report() const;
+  std::vector<OperatorKernels::Report> report() const;  // as OperatorKernels::report()
   KernelCache& cache() const;
 
  private:

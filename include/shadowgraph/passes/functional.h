@@ -101,7 +101,6 @@ ReinplaceResult reinplace(Graph& graph);
 // norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows of
 // passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within
 // rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
-// rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
 // so that internal statistics of the kernel become unused. Linear in nodes before and after.
 
 // Set of operators that are not decomposed.

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 

@@ -30,7 +30,6 @@
 #include <vector>
 
 #include "shadowgraph/capture/attention_kernel.h"
-#include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/options.h"

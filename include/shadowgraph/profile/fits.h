@@ -14,7 +14,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shadowgraph/export.h"
@@ -110,7 +109,6 @@ class SizeSweep {
 };
 
 // Memory over batch and sequence length: a table of bytes, and the largest batch and sequence length that fit.
-//
 //
 // Polynomials are fitted to a few captures (SymbolicGraph) and checked against one at the largest sizes. Sizes that
 // they do not cover are captured individually.

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "shadowgraph/capture/process_group.h"
-#include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/names.h"
 #include "shadowgraph/profile/communication.h"
