@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
+#include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/operator_costs.h"
@@ -246,11 +247,10 @@ class Search {
 
   void unknown() {
     if (profile_.unknown_scratch.empty() || !profile_.timeline().steps()) return;
-    int64_t calls = 0;
-    for (const UncoveredOperator& op : profile_.unknown_scratch) calls += op.count;
     if (!profile_.device.is_cpu()) return;  // only this machine's CPU can be measured
     found_.push_back({.name = "unknown-scratch",
-                      .seen = fmt::format("the scratch memory of {} calls is unknown and not included", calls),
+                      .seen = fmt::format("the scratch memory of {} calls is unknown and not included",
+                                          call_count(profile_.unknown_scratch)),
                       .remedy = "--measure measures it by running each distinct call once on this machine"});
   }
 

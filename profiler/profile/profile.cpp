@@ -54,8 +54,6 @@ ParameterCount ParameterCount::of(const Graph& graph) {
   return count;
 }
 
-// Builds a Profile and implements its views.
-
 namespace {
 
 PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {

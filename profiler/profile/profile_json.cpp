@@ -140,13 +140,6 @@ json to_json(const StepMemory& step) {
   return object;
 }
 
-void add_run(json& object, const RunMemory& run) {
-  object["first_step"] = to_json(run.steps[0]);
-  object["steady_state"] = to_json(run.steady());
-  if (run.steps.size() > 1) object["second_step"] = to_json(run.steps[1]);
-  if (!run.out_of_memory.empty()) object["out_of_memory"] = run.out_of_memory;
-}
-
 json to_json(const MemoryTimeline& timeline) {
   json object{{"kinds", enum_words<StorageKind>()},
               {"live", json::array()},
@@ -158,15 +151,6 @@ json to_json(const MemoryTimeline& timeline) {
     object["rounded"].push_back(timeline.rounded_total(step));
   }
   return object;
-}
-
-void add_model(json& object, const Profile& profile) {
-  if (profile.model) object["model"] = *profile.model;
-  object["device"] = device_text(profile.device);
-  if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
-  if (profile.optimizer) object["optimizer"] = *profile.optimizer;
-  if (profile.optimizer_implementation) object["optimizer_implementation"] = *profile.optimizer_implementation;
-  object["operators"] = profile.operators;
 }
 
 void add_flops(json& object, const Profile& profile) {
@@ -253,12 +237,23 @@ json to_json(const Profile& profile) {
   json object;
   for (const ProfileMetric& figure : profile_metrics()) add_metric(object, figure.key, figure.value(profile));
   if (const auto verdict = fits(profile)) object["fits"] = to_json(*verdict);
-  add_model(object, profile);
+  if (profile.model) object["model"] = *profile.model;
+  object["device"] = device_text(profile.device);
+  if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
+  if (profile.optimizer) object["optimizer"] = *profile.optimizer;
+  if (profile.optimizer_implementation) object["optimizer_implementation"] = *profile.optimizer_implementation;
+  object["operators"] = profile.operators;
   add_flops(object, profile);
   add_live_bytes(object, profile);
   add_devices(object, profile);
   if (profile.cache) object["cache"].update({{"step", profile.cache->step}, {"kind", profile.cache->kind}});
-  if (profile.run) add_run(object["run"], *profile.run);
+  if (const auto& run = profile.run) {
+    json& entry = object["run"];
+    entry["first_step"] = to_json(run->steps[0]);
+    entry["steady_state"] = to_json(run->steady());
+    if (run->steps.size() > 1) entry["second_step"] = to_json(run->steps[1]);
+    if (!run->out_of_memory.empty()) entry["out_of_memory"] = run->out_of_memory;
+  }
   if (const StepTime* time = profile.time()) add_time(object["time"], *time, profile);
   if (const Communication* sent = profile.communication()) add_communication(object["communication"], *sent, profile);
   object["memory_layout"]["planner"] = profile.memory_layout().planner;

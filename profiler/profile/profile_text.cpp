@@ -246,8 +246,7 @@ namespace {
 // Marks a figure that lacks something of some calls: "lower bound: scratch memory of 3 calls of 1 operators is unknown
 // (aten::x x3)". `what`: the part before the counts.
 std::string lower_bound_text(const char* what, const char* missing, std::vector<UncoveredOperator> most) {
-  int64_t calls = 0;
-  for (const UncoveredOperator& op : most) calls += op.count;
+  const int64_t calls = call_count(most);
   if (calls == 0) return {};
   std::string text = fmt::format("  lower bound: {} of {} call{} of {} operator{} {} (", what, calls,
                                  calls == 1 ? "" : "s", most.size(), most.size() == 1 ? "" : "s", missing);
@@ -256,15 +255,6 @@ std::string lower_bound_text(const char* what, const char* missing, std::vector<
     text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);
   }
   return text + (most.size() > 3 ? ", ...)\n" : ")\n");
-}
-
-// Writes memory beyond live bytes: scratch inside kernels and the caching allocator's statistics.
-std::string memory_text(const Profile& profile) {
-  std::string text = metrics_text(profile, TextPart::kScratch);
-  text += lower_bound_text("scratch memory", "is unknown", profile.unknown_scratch);
-  text += metrics_text(profile, TextPart::kAllocator);
-  if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
-  return text;
 }
 
 // "a step", or for a loop, the steps that the time before it is of.
@@ -309,9 +299,6 @@ std::string overlap_text(const OverlappedStep& overlap, const Graph& graph, cons
 
 std::string communication_text(const Graph& graph, const Communication& communication, const OverlappedStep* overlap) {
   const CommunicationSum total = communication.total();
-  const auto seconds = [&](const CommunicationSum& sum) {
-    return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
-  };
   const bool loop = overlap != nullptr && overlap->steps() != 1;
   std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives{}", "communication",
                                  human_bytes(total.wire), total.calls, loop ? " of all captured steps" : "");
@@ -323,7 +310,7 @@ std::string communication_text(const Graph& graph, const Communication& communic
   text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
   const auto row = [&](const std::string& name, const CommunicationSum& sum) {
     text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
-                        human_bytes(sum.wire), seconds(sum));
+                        human_bytes(sum.wire), communication.has_seconds() ? human_seconds(sum.seconds) : "");
   };
   for (const auto& [kind, name] : enum_names(CollectiveKind{})) {
     if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(name), sum);
@@ -367,14 +354,6 @@ std::string place_of(const PeakInfo& peak) {
   return peak.source.empty() ? where : where + ", " + peak.source;
 }
 
-std::string phases_text(const Profile& profile) {
-  std::string phases;
-  for (const auto& [phase, most] : profile.phase_peaks) {
-    if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
-  }
-  return phases;
-}
-
 // Returns the training step that the peak belongs to, if first and later steps differ.
 const char* step_of_peak(const Profile& profile) {
   const Metadata& metadata = profile.graph().metadata;
@@ -397,12 +376,20 @@ std::string peak_text(const Profile& profile) {
     text += fmt::format("  {:<17}{:>12}  in {}\n", "first step", human_bytes(profile.peak.bytes), profile.peak.phase);
   }
   text += metrics_text(profile, TextPart::kPeak);
-  if (profile.phase_peaks.size() > 1) text += fmt::format("  {:<17}{}\n", "by phase", phases_text(profile));
-  return text;
+  if (profile.phase_peaks.size() <= 1) return text;
+  std::vector<std::string> phases;
+  for (const auto& [phase, most] : profile.phase_peaks) {
+    if (!phase.empty()) phases.push_back(phase + " " + human_bytes(most.bytes));
+  }
+  return text + fmt::format("  {:<17}{}\n", "by phase", fmt::join(phases, ", "));
 }
 
-std::string other_devices_text(const Profile& profile) {
-  std::string text;
+// Writes memory beyond live bytes: scratch inside kernels, the caching allocator's statistics, and other devices.
+std::string memory_text(const Profile& profile) {
+  std::string text = metrics_text(profile, TextPart::kScratch);
+  text += lower_bound_text("scratch memory", "is unknown", profile.unknown_scratch);
+  text += metrics_text(profile, TextPart::kAllocator);
+  if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   for (const DevicePeak& other : profile.other_devices) {
     text += fmt::format("  {:<17}{:>12}{}\n", "also on " + device_text(other.device), human_bytes(other.bytes),
                         other.memory                   ? "  reserved " + human_bytes(other.memory->reserved_peak)
@@ -459,7 +446,7 @@ std::string assumptions_text(const Profile& profile) {
 }  // namespace
 
 std::string to_text(const Profile& profile) {
-  std::string text = model_text(profile) + peak_text(profile) + memory_text(profile) + other_devices_text(profile);
+  std::string text = model_text(profile) + peak_text(profile) + memory_text(profile);
   if (profile.run) text.append("\n").append(to_text(*profile.run));
   text += flops_text(profile);
   if (profile.time() != nullptr) text += time_text(*profile.time(), profile);

@@ -129,32 +129,29 @@ void convolutions(Calibration& calibration, KernelClass forward, KernelClass bac
     const double flops =
         2.0 * static_cast<double>(batch * size * size * kernel * kernel * channels * channels / groups);
     const bool last = i + 1 == shapes.size();
-    const auto run_forward = [=, batch = batch, channels = channels,
-                              size = size](c10::ScalarType dtype) -> std::function<void()> {
-      const at::Tensor x = rand({batch, channels, size, size}).to(dtype);
-      const at::Tensor weight = rand({channels, channels / groups, kernel, kernel}).to(dtype);
+    const auto run_forward = [=, shape = shapes[i]](c10::ScalarType dtype) -> std::function<void()> {
+      const at::Tensor x = rand({shape.batch, shape.channels, shape.size, shape.size}).to(dtype);
+      const at::Tensor weight = rand({shape.channels, shape.channels / groups, kernel, kernel}).to(dtype);
       return [=] { at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups); };
     };
-    const auto run_backward = [=, batch = batch, channels = channels,
-                               size = size](c10::ScalarType dtype) -> std::function<void()> {
-      const at::Tensor x = rand({batch, channels, size, size}).to(dtype);
-      const at::Tensor weight = rand({channels, channels / groups, kernel, kernel}).to(dtype);
-      const at::Tensor gradient = rand({batch, channels, size, size}).to(dtype);
+    const auto run_backward = [=, shape = shapes[i]](c10::ScalarType dtype) -> std::function<void()> {
+      const at::Tensor x = rand({shape.batch, shape.channels, shape.size, shape.size}).to(dtype);
+      const at::Tensor weight = rand({shape.channels, shape.channels / groups, kernel, kernel}).to(dtype);
+      const at::Tensor gradient = rand({shape.batch, shape.channels, shape.size, shape.size}).to(dtype);
       return [=] {
         at::convolution_backward(gradient, x, weight, std::nullopt, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0},
                                  groups, {true, true, false});
       };
     };
-    calibration.kernel([&] {
-      Kernel one{forward, "convolution", flops, 0, run_forward(c10::kFloat)};
-      if (last) one.in_dtype = run_forward;
-      return one;
-    });
-    calibration.kernel([&] {
-      Kernel one{backward, "convolution_backward", 2 * flops, 0, run_backward(c10::kFloat)};
-      if (last) one.in_dtype = run_backward;
-      return one;
-    });
+    const auto measure = [&](KernelClass kind, const char* name, double work, const auto& run) {
+      calibration.kernel([&] {
+        Kernel one{kind, name, work, 0, run(c10::kFloat)};
+        if (last) one.in_dtype = run;
+        return one;
+      });
+    };
+    measure(forward, "convolution", flops, run_forward);
+    measure(backward, "convolution_backward", 2 * flops, run_backward);
   }
 }
 
@@ -302,28 +299,25 @@ void draws_and_copies(Calibration& calibration) {
   });
 }
 
-// Returns the time of a 512 x 512 matrix product in seconds: the minimum of several runs.
-double product_seconds(c10::ScalarType dtype) {
-  const at::Tensor a = rand({512, 512}).to(dtype);
+double least_seconds(const auto& call) {
   double least = 1e9;
   for (int i = 0; i < 6; ++i) {
     const Stopwatch watch;
-    at::mm(a, a);
+    call();
     least = std::min(least, watch.seconds());
   }
   return least;
 }
 
+double product_seconds(c10::ScalarType dtype) {
+  const at::Tensor a = rand({512, 512}).to(dtype);
+  return least_seconds([&] { at::mm(a, a); });
+}
+
 // Returns the bytes per second of a sum: the fallback if the time limit is reached before the class is measured.
 double sum_rate() {
   const at::Tensor a = rand({1 << 20});
-  double least = 1e9;
-  for (int i = 0; i < 6; ++i) {
-    const Stopwatch watch;
-    at::add(a, a);
-    least = std::min(least, watch.seconds());
-  }
-  return 3 * static_cast<double>(a.nbytes()) / least;
+  return 3 * static_cast<double>(a.nbytes()) / least_seconds([&] { at::add(a, a); });
 }
 
 std::string processor() {

@@ -59,8 +59,6 @@ constexpr double kFlexAttentionBackward = 1 / 0.85;  // and 85 % of FlashAttenti
 constexpr double kEfficientFloat32 = 0.57;           // in float32, relative to 16 bits
 constexpr double kEfficientFloat32Backward = 0.37;
 
-using K = KernelClass;
-
 // Elements per second on all multiprocessors of an H100.
 constexpr double kMultiprocessors = 132;
 constexpr double kByElement = 350e9;     // different layouts, casts, broadcasts

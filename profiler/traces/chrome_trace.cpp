@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <map>
@@ -108,10 +107,10 @@ KinetoInput input_of(const Graph& graph, const Argument& argument) {
 
 // Adds "Input Dims", "Input Strides", "Input type" and "Concrete Inputs", as record_shapes=True does.
 void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
-  json dims = json::array();
-  json strides = json::array();
-  json types = json::array();
-  json concrete = json::array();
+  json& dims = into["Input Dims"] = json::array();
+  json& strides = into["Input Strides"] = json::array();
+  json& types = into["Input type"] = json::array();
+  json& concrete = into["Concrete Inputs"] = json::array();
   const auto& formals = graph.target(node).signature().arguments;
   const auto arguments = graph.arguments(node);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -126,10 +125,6 @@ void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
     dims.push_back(std::move(input.sizes));
     strides.push_back(std::move(input.strides));
   }
-  into["Input Dims"] = std::move(dims);
-  into["Input Strides"] = std::move(strides);
-  into["Input type"] = std::move(types);
-  into["Concrete Inputs"] = std::move(concrete);
 }
 
 // Adds "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name" and "Process

@@ -1,4 +1,3 @@
-
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/memory/allocation_order.h"

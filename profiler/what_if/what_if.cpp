@@ -12,7 +12,6 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_set>
@@ -218,11 +217,9 @@ class Scenario {
       if (there && !placeholder_name(step, storage.born).starts_with("input")) continue;  // parameter, gradient
       const bool freed = storage.freed_after.valid() && !step.is_erased(storage.freed_after);
       const uint32_t born = there ? 0 : begin + at_node(costs.order[storage.born]);
-      lifetimes.all.push_back({born,
-                               freed ? std::max(born, begin + at_node(costs.order[storage.freed_after])) : kToTheEnd,
-                               storage.bytes,
-                               there || !freed ? StorageKind::kOptimizerState : StorageKind::kTemporary,
-                               {}});
+      const uint32_t last = freed ? std::max(born, begin + at_node(costs.order[storage.freed_after])) : kToTheEnd;
+      lifetimes.all.push_back(
+          {born, last, storage.bytes, there || !freed ? StorageKind::kOptimizerState : StorageKind::kTemporary});
     }
     return lifetimes;
   }
@@ -241,11 +238,7 @@ class Scenario {
           if (change_.zero_stage < 2) break;
           // The gradient is full size until its backward call has ended; then a rank keeps its shard.
           if (lifetime.born > 0 && lifetime.born < lifetimes.optimizer) {
-            more.push_back({lifetime.born,
-                            end_of_call(lifetime.born),
-                            lifetime.bytes - share(lifetime.bytes),
-                            StorageKind::kTemporary,
-                            {}});
+            more.push_back({lifetime.born, end_of_call(lifetime.born), lifetime.bytes - share(lifetime.bytes)});
           }
           lifetime.bytes = share(lifetime.bytes);
           break;
@@ -259,11 +252,7 @@ class Scenario {
     }
     if (change_.zero_stage == 3) {
       const int64_t whole = largest_module(lifetimes);
-      more.push_back({0,
-                      lifetimes.optimizer == 0 ? 0 : lifetimes.optimizer - 1,
-                      whole - share(whole),
-                      StorageKind::kTemporary,
-                      {}});
+      more.push_back({0, lifetimes.optimizer == 0 ? 0 : lifetimes.optimizer - 1, whole - share(whole)});
     }
     lifetimes.all.insert(lifetimes.all.end(), more.begin(), more.end());
   }
@@ -360,16 +349,19 @@ class Scenario {
     };
     for (const NodeId node : costs_.nodes) {
       const std::string name = placeholder_name(graph_, node);
-      // Tables in modules without parameters, counters and scales.
       if (graph_.node(node).target == target_of(Builtin::kBuffer) &&
-          (!with_parameters.contains(owner(name.starts_with("ema.") ? name.substr(4) : name)))) {
+          !with_parameters.contains(owner(name.starts_with("ema.") ? name.substr(4) : name))) {
         graph_.for_each_output(node, keep);
       } else if (graph_.is_placeholder(node)) {
         graph_.for_each_output(node, [&](ValueId value) {
           if (graph_.sizes(value).empty()) keep(value);
         });
       } else if (computes_loss_[node] != 0) {
-        graph_.for_each_output(node, keep_if_allocated_by(node, kept));
+        // A view that a loss takes of the model's output stays in the model's dtype.
+        graph_.for_each_output(node, [&](ValueId value) {
+          const StorageId storage = graph_.value(value).storage;
+          if (storage.valid() && graph_.storage(storage).born == node) kept[storage] = 1;
+        });
       } else if (has_float32_statistics(node)) {
         int index = 0;
         graph_.for_each_output(node, [&](ValueId value) {
@@ -378,15 +370,6 @@ class Scenario {
       }
     }
     return kept;
-  }
-
-  // Returns a function that marks a node's results if the node allocated them. A view that a loss takes of the model's
-  // output stays in the model's dtype.
-  std::function<void(ValueId)> keep_if_allocated_by(NodeId node, IdMap<StorageId, uint8_t>& kept) const {
-    return [this, node, &kept](ValueId value) {
-      const StorageId storage = graph_.value(value).storage;
-      if (storage.valid() && graph_.storage(storage).born == node) kept[storage] = 1;
-    };
   }
 
   // Returns the position of the first operator outside losses that uses the storage; kToTheEnd without one.
@@ -513,8 +496,6 @@ class Scenario {
 
 }  // namespace shadowgraph::what_if_scenario
 
-// Evaluates what-if scenarios over lifetimes of storages. The result is the peak of live bytes.
-//
 //     recorded    n0 ....... last backward | O ... optimizer
 //     dtype       float32 storages halve, except losses and statistics kept in float32
 //     accumulate  a second list for later micro-batches: gradients are live from n0 on, and each new one only until
@@ -565,8 +546,7 @@ std::pair<Peak, BytesByKind> peak_after(const Scenario& scenario, const WhatIf& 
 }
 
 std::vector<std::string> simplifications(const Scenario& scenario, const WhatIf& change) {
-  std::vector<std::string> ignored;
-  ignored.push_back("caching allocator, scratch inside kernels, time: only live bytes are estimated");
+  std::vector<std::string> ignored{"caching allocator, scratch inside kernels, time: only live bytes are estimated"};
   if (change.dtype) {
     ignored.push_back(
         "dtype: a float32 step does not record casts to float32: losses are assumed to run in float32 on a copy of "
