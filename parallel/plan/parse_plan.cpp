@@ -215,9 +215,7 @@ TrainingPlan parse_plan(std::string_view text, const StepSource& source, const C
   read_stages(place,
               UnitNames::of(source.capture({.micro_batch = plan.micro_batch, .attention = plan.attention})).begins,
               plan);
-  if (!plan.offloaded.empty() && !request.device.host) {
-    place["offloaded"].fail("needs host.link in the device spec");
-  }
+  if (!plan.offloaded.empty() && !request.device.host) place["offloaded"].fail("needs host.link in the device spec");
   return plan;
 }
 

@@ -123,16 +123,8 @@ PipelineSchedule::Rows gpipe_rows(const PipelineSize& size) {
 }
 
 PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size) {
-  return rows_of_ranks(size, [&](int32_t rank) {
-    RowWriter row(size.ranks);
-    const int32_t fill = std::min(size.ranks - 1 - rank, size.microbatches);
-    for (int32_t m = 0; m < fill; ++m) row.forward(rank);
-    for (int32_t m = 0; m < size.microbatches; ++m) {
-      if (fill + m < size.microbatches) row.forward(rank);
-      row.backward(rank);
-    }
-    return row.take();
-  });
+  return rows_of_ranks(size,
+                       [&](int32_t rank) { return InterleavedRank(size, rank, size.microbatches, false, 1).row(); });
 }
 
 // Backwards are those of the forwards in reverse order.
