@@ -333,12 +333,9 @@ struct VitEncoderBlock : ConfiguredModule<VitConfig> {
                             mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
 };
 
-struct VitEncoder : torch::nn::Module {
-  explicit VitEncoder(const VitConfig& config) {
-    const int64_t side = config.image_size / config.patch_size;
-    pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side * side, config.hidden}));
+struct VitEncoder : ConfiguredModule<VitConfig> {
+  explicit VitEncoder(const VitConfig& config) : ConfiguredModule(config) {
     torch::nn::init::normal_(pos_embedding, 0, 0.02);
-    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
     for (int64_t i = 0; i < config.layers; ++i) {
       layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
     }
@@ -351,18 +348,15 @@ struct VitEncoder : torch::nn::Module {
     return ln->forward(layers->forward(dropout->forward(x + pos_embedding)));
   }
 
-  at::Tensor pos_embedding;  // [1, 1 + patches, hidden]
-  torch::nn::Dropout dropout{nullptr};
+  const int64_t side = config.image_size / config.patch_size;
+  at::Tensor pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side* side, config.hidden}));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
   torch::nn::Sequential layers;  // encoder_layer_0, encoder_layer_1, ...
   torch::nn::LayerNorm ln{nullptr};
 };
 
-struct VisionTransformer : torch::nn::Module {
-  explicit VisionTransformer(const VitConfig& config) {
-    class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
-    conv_proj = register_module(
-        "conv_proj",
-        torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
+struct VisionTransformer : ConfiguredModule<VitConfig> {
+  explicit VisionTransformer(const VitConfig& config) : ConfiguredModule(config) {
     torch::nn::init::normal_(conv_proj->weight, 0,
                              std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
     torch::nn::init::zeros_(conv_proj->bias);
@@ -382,8 +376,10 @@ struct VisionTransformer : torch::nn::Module {
     return heads->forward(encoder->forward(tokens).select(/*dim=*/1, /*index=*/0));
   }
 
-  torch::nn::Conv2d conv_proj{nullptr};
-  at::Tensor class_token;  // [1, 1, hidden]
+  at::Tensor class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
+  torch::nn::Conv2d conv_proj = register_module(
+      "conv_proj",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
   std::shared_ptr<VitEncoder> encoder;
   torch::nn::Sequential heads;  // head
 };

@@ -31,15 +31,14 @@ class ProtobufMessage {
     varint(field << 3);
     varint(value);
   }
-  // int32 and int64; negative values take ten bytes.
-  void signed_field(uint32_t field, int64_t value) { unsigned_field(field, static_cast<uint64_t>(value)); }
   void text_field(uint32_t field, std::string_view text) {
     varint(field << 3 | 2);
     varint(text.size());
     bytes_ += text;
   }
   void message_field(uint32_t field, const ProtobufMessage& message) { text_field(field, message.bytes_); }
-  void add(uint32_t field, int64_t value) { signed_field(field, value); }
+  // int32 and int64; negative values take ten bytes.
+  void add(uint32_t field, int64_t value) { unsigned_field(field, static_cast<uint64_t>(value)); }
   void add(uint32_t field, std::string_view text) { text_field(field, text); }
   void clear() { bytes_.clear(); }
 
@@ -192,8 +191,8 @@ class ProcessTrace {
   // so that sums do not drift.
   void times(double from, double seconds) {
     const auto begin = static_cast<int64_t>(std::llround(from * 1e6));
-    node_.signed_field(kStart, begin);
-    node_.signed_field(kDuration, std::max<int64_t>(0, std::llround((from + seconds) * 1e6) - begin));
+    node_.add(kStart, begin);
+    node_.add(kDuration, std::max<int64_t>(0, std::llround((from + seconds) * 1e6) - begin));
     attribute("is_cpu_op", kAttributeBool, 0);
   }
 
