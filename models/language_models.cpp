@@ -5,27 +5,16 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/init.h>
 
 #include <cmath>
-#include <numbers>
 
 #include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph::models {
-
-namespace {
-
-at::Tensor gelu_new(const at::Tensor& x) {
-  const double scale = std::sqrt(2.0 / std::numbers::pi);
-  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
-}
-
-}  // namespace
 
 BertConfig tiny(BertConfig config) {
   config.layers = 2;
@@ -137,9 +126,7 @@ struct BertEncoder : ConfiguredModule<BertConfig> {
 
   at::Tensor forward(at::Tensor x) {
     ModuleScope scope(*this);
-    for (const auto& module : *layer) {
-      x = module->as<BertLayer>()->forward(x);
-    }
+    for (const auto& module : *layer) x = module->as<BertLayer>()->forward(x);
     return x;
   }
 
@@ -239,7 +226,7 @@ at::Tensor Gpt2Attention::forward(const at::Tensor& x, const CachedStep& step) {
 at::Tensor Gpt2Mlp::forward(const at::Tensor& x) {
   ModuleScope scope(*this);
   const at::Tensor inner = c_fc->forward(x);
-  return dropout->forward(c_proj->forward(config.fused_gelu ? at::gelu(inner, "tanh") : gelu_new(inner)));
+  return dropout->forward(c_proj->forward(at::gelu(inner, "tanh")));
 }
 
 at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {

@@ -42,7 +42,7 @@ struct BertSelfAttention : ConfiguredModule<BertConfig> {
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, with its names. Two
-// differences change memory but no result: gelu_new is one fused operator unless the config disables that, and the
+// differences change memory but no result: gelu_new is one fused operator instead of eight, and the
 // causal mask, which scaled_dot_product_attention does not use, is not stored in every layer.
 struct Gpt2Config {
   int64_t layers = 12;
@@ -53,7 +53,6 @@ struct Gpt2Config {
   double norm_eps = 1e-5;
   double dropout = 0.1;            // embeddings and residual branches
   double attention_dropout = 0.1;  // attention weights
-  bool fused_gelu = true;          // false: gelu_new as eight operators, as in Hugging Face
 
   double residual_deviation() const;
 };

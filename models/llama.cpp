@@ -36,9 +36,7 @@ at::Tensor rotate(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rot
 // [batch, kv_heads, seq, head_size] -> [batch, kv_heads * times, seq, head_size], each head repeated `times` times. A
 // copy, as in Hugging Face: the expanded tensor cannot be viewed with one heads dimension.
 at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
-  if (times == 1) {
-    return x;
-  }
+  if (times == 1) return x;
   const int64_t batch = x.size(0), kv_heads = x.size(1), seq = x.size(2), head_size = x.size(3);
   return x.unsqueeze(2)
       .expand({batch, kv_heads, times, seq, head_size})

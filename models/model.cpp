@@ -2,16 +2,11 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/le.h>
-#include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
 #include <stdexcept>
 
 namespace shadowgraph::models {
-
-int64_t CacheShape::bytes_per_token(at::ScalarType dtype) const {
-  return 2 * layers * kv_heads * head_size * static_cast<int64_t>(c10::elementSize(dtype));
-}
 
 KeyValueCache::KeyValueCache(const CacheShape& shape, int64_t batch, int64_t tokens, int64_t capacity,
                              const at::TensorOptions& options)

@@ -25,8 +25,6 @@ struct CacheShape {
   int64_t head_size = 0;
   int64_t positions = 0;         // maximum position of the model's training
   bool positions_limit = false;  // positions are a table, so `positions` is a hard limit
-
-  int64_t bytes_per_token(at::ScalarType dtype) const;
 };
 
 class KeyValueCache {
@@ -43,7 +41,6 @@ class KeyValueCache {
 
   int64_t length() const { return length_; }
   bool is_static() const { return capacity_ > 0; }
-  const std::vector<Layer>& layers() const { return layers_; }
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;  // "past.0.keys", "past.0.values", ...
 
   // Adds a layer's new keys and values; returns all keys and values to attend to. Throws std::invalid_argument if a

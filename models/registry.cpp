@@ -83,9 +83,7 @@ const Row& find_row(std::string_view name) {
   const auto row = std::find_if(rows().begin(), rows().end(), [&](const Row& r) { return r.info.name == name; });
   if (row == rows().end()) {
     std::string message = "unknown model '" + std::string(name) + "'; available models:";
-    for (const ModelInfo& info : available()) {
-      message += (&info == &available().front() ? " " : ", ") + info.name;
-    }
+    for (const ModelInfo& info : available()) message += (&info == &available().front() ? " " : ", ") + info.name;
     throw std::invalid_argument(message);
   }
   return *row;
@@ -97,15 +95,9 @@ const Row& find_row(std::string_view name) {
 
 // Sets a size that was not given to `fallback`; throws if it is given but the model does not have it.
 void resolve(const ModelInfo& info, const char* option, bool applies, int64_t fallback, int64_t& value) {
-  if (value < 0) {
-    reject(info, std::string(option) + " must not be negative, got " + std::to_string(value));
-  }
-  if (!applies && value != 0) {
-    reject(info, std::string("has no ") + option + "; remove this option");
-  }
-  if (applies && value == 0) {
-    value = fallback;
-  }
+  if (value < 0) reject(info, std::string(option) + " must not be negative, got " + std::to_string(value));
+  if (!applies && value != 0) reject(info, std::string("has no ") + option + "; remove this option");
+  if (applies && value == 0) value = fallback;
 }
 
 ModelOptions resolved(const Row& row, ModelOptions options) {
@@ -133,21 +125,13 @@ ModelOptions resolved(const Row& row, ModelOptions options) {
 void convert_to(torch::nn::Module& root, at::ScalarType dtype) {
   at::NoGradGuard no_grad;
   const auto convert = [&](at::Tensor& tensor) {
-    if (tensor.is_floating_point()) {
-      tensor.set_data(tensor.to(dtype));
-    }
+    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
   };
   for (const auto& module : root.modules()) {
     auto parameters = module->named_parameters(/*recurse=*/false);
-    if (parameters.is_empty()) {
-      continue;
-    }
-    for (auto& parameter : parameters) {
-      convert(parameter.value());
-    }
-    for (auto& buffer : module->named_buffers(/*recurse=*/false)) {
-      convert(buffer.value());
-    }
+    if (parameters.is_empty()) continue;
+    for (auto& parameter : parameters) convert(parameter.value());
+    for (auto& buffer : module->named_buffers(/*recurse=*/false)) convert(buffer.value());
   }
 }
 
@@ -165,9 +149,7 @@ const std::vector<ModelInfo>& available() {
 BuiltModel build(std::string_view name, const ModelOptions& options) {
   const Row& row = find_row(name);
   BuiltModel built = row.build(resolved(row, options));
-  if (options.dtype != at::kFloat) {
-    convert_to(*built.module, options.dtype);
-  }
+  if (options.dtype != at::kFloat) convert_to(*built.module, options.dtype);
   built.module->train(options.training);
   return built;
 }

@@ -7,7 +7,6 @@
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/upsample_bilinear2d.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
@@ -32,31 +31,31 @@ torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels, int64_t
   return conv;
 }
 
-torch::nn::Sequential projection(int64_t in_channels, int64_t out_channels, int64_t stride) {
-  return torch::nn::Sequential(convolution(in_channels, out_channels, 1, stride), torch::nn::BatchNorm2d(out_channels));
+struct BlockConfig {
+  int64_t in_channels, channels, stride;
+};
+
+// Null if the shortcut is the identity.
+torch::nn::Sequential projection(const BlockConfig& config, int64_t out_channels) {
+  if (config.stride == 1 && config.in_channels == out_channels) return nullptr;
+  return torch::nn::Sequential(convolution(config.in_channels, out_channels, 1, config.stride),
+                               torch::nn::BatchNorm2d(out_channels));
 }
 
 template <typename Block>
-torch::nn::Sequential stage(int64_t in_channels, int64_t channels, int64_t blocks, int64_t stride) {
-  torch::nn::Sequential layers;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const bool first = i == 0;
-    layers->push_back(
-        std::make_shared<Block>(first ? in_channels : channels * Block::kExpansion, channels, first ? stride : 1));
-  }
-  return layers;
-}
-
-template <typename Block>
-std::array<torch::nn::Sequential, 4> stages(const ResNetConfig& config) {
-  std::array<torch::nn::Sequential, 4> result = {nullptr, nullptr, nullptr, nullptr};
+std::vector<torch::nn::Sequential> stages(const ResNetConfig& config) {
+  std::vector<torch::nn::Sequential> stages;
   int64_t in_channels = config.width;
-  for (size_t i = 0; i < result.size(); ++i) {
-    const int64_t channels = config.width << i;
-    result[i] = stage<Block>(in_channels, channels, config.blocks[i], /*stride=*/i == 0 ? 1 : 2);
-    in_channels = channels * Block::kExpansion;
+  for (size_t stage = 0; stage < config.blocks.size(); ++stage) {
+    torch::nn::Sequential& blocks = stages.emplace_back();
+    const int64_t channels = config.width << stage;
+    for (int64_t i = 0; i < config.blocks[stage]; ++i) {
+      const int64_t stride = i == 0 && stage > 0 ? 2 : 1;
+      blocks->push_back(std::make_shared<Block>(BlockConfig{in_channels, channels, stride}));
+      in_channels = channels * Block::kExpansion;
+    }
   }
-  return result;
+  return stages;
 }
 
 // relu(branch + shortcut) in place, as in torchvision: only relu saves its result for backward.
@@ -70,10 +69,6 @@ torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
 }
 
 torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
-
-at::Tensor twice_as_large(const at::Tensor& x) {
-  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
-}
 
 torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
   torch::nn::Linear linear(in_features, out_features);
@@ -92,16 +87,10 @@ ResNetConfig tiny(ResNetConfig config) {
 }
 
 // Two 3x3 convolutions.
-struct BasicBlock : torch::nn::Module {
+struct BasicBlock : ConfiguredModule<BlockConfig> {
   static constexpr int64_t kExpansion = 1;
-  BasicBlock(int64_t in_channels, int64_t channels, int64_t stride) {
-    conv1 = register_module("conv1", convolution(in_channels, channels, 3, stride));
-    bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
-    conv2 = register_module("conv2", convolution(channels, channels, 3));
-    bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
-    if (stride != 1 || in_channels != channels * kExpansion) {
-      downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
-    }
+  explicit BasicBlock(const BlockConfig& config) : ConfiguredModule(config) {
+    if (downsample) register_module("downsample", downsample);
   }
 
   at::Tensor forward(const at::Tensor& input) {
@@ -112,24 +101,19 @@ struct BasicBlock : torch::nn::Module {
     return add_shortcut(x, downsample, input);
   }
 
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
-  torch::nn::Sequential downsample{nullptr};  // null if the shortcut is the identity
+  torch::nn::Conv2d conv1 =
+      register_module("conv1", convolution(config.in_channels, config.channels, 3, config.stride));
+  torch::nn::BatchNorm2d bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.channels));
+  torch::nn::Conv2d conv2 = register_module("conv2", convolution(config.channels, config.channels, 3));
+  torch::nn::BatchNorm2d bn2 = register_module("bn2", torch::nn::BatchNorm2d(config.channels));
+  torch::nn::Sequential downsample = projection(config, config.channels);
 };
 
 // 1x1 down, 3x3, 1x1 up.
-struct Bottleneck : torch::nn::Module {
+struct Bottleneck : ConfiguredModule<BlockConfig> {
   static constexpr int64_t kExpansion = 4;
-  Bottleneck(int64_t in_channels, int64_t channels, int64_t stride) {
-    conv1 = register_module("conv1", convolution(in_channels, channels, 1));
-    bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
-    conv2 = register_module("conv2", convolution(channels, channels, 3, stride));
-    bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
-    conv3 = register_module("conv3", convolution(channels, channels * kExpansion, 1));
-    bn3 = register_module("bn3", torch::nn::BatchNorm2d(channels * kExpansion));
-    if (stride != 1 || in_channels != channels * kExpansion) {
-      downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
-    }
+  explicit Bottleneck(const BlockConfig& config) : ConfiguredModule(config) {
+    if (downsample) register_module("downsample", downsample);
   }
 
   at::Tensor forward(const at::Tensor& input) {
@@ -142,22 +126,19 @@ struct Bottleneck : torch::nn::Module {
     return add_shortcut(x, downsample, input);
   }
 
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};
-  torch::nn::Sequential downsample{nullptr};
+  const int64_t out_channels = config.channels * kExpansion;
+  torch::nn::Conv2d conv1 = register_module("conv1", convolution(config.in_channels, config.channels, 1));
+  torch::nn::BatchNorm2d bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.channels));
+  torch::nn::Conv2d conv2 = register_module("conv2", convolution(config.channels, config.channels, 3, config.stride));
+  torch::nn::BatchNorm2d bn2 = register_module("bn2", torch::nn::BatchNorm2d(config.channels));
+  torch::nn::Conv2d conv3 = register_module("conv3", convolution(config.channels, out_channels, 1));
+  torch::nn::BatchNorm2d bn3 = register_module("bn3", torch::nn::BatchNorm2d(out_channels));
+  torch::nn::Sequential downsample = projection(config, out_channels);
 };
 
-struct ResNet : torch::nn::Module {
-  explicit ResNet(const ResNetConfig& config) {
-    conv1 = register_module(
-        "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7).stride(2).padding(3).bias(false)));
-    torch::nn::init::kaiming_normal_(conv1->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
-    bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
-    const auto layers = config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);
-    layer1 = register_module("layer1", layers[0]);
-    layer2 = register_module("layer2", layers[1]);
-    layer3 = register_module("layer3", layers[2]);
-    layer4 = register_module("layer4", layers[3]);
+struct ResNet : ConfiguredModule<ResNetConfig> {
+  explicit ResNet(const ResNetConfig& config) : ConfiguredModule(config) {
+    for (size_t i = 0; i < layers.size(); ++i) register_module("layer" + std::to_string(i + 1), layers[i]);
     const int64_t expansion = config.bottleneck ? Bottleneck::kExpansion : BasicBlock::kExpansion;
     fc = register_module("fc", torch::nn::Linear(config.width * 8 * expansion, config.classes));
   }
@@ -168,17 +149,15 @@ struct ResNet : torch::nn::Module {
     at::Tensor x = bn1->forward(conv1->forward(image));
     at::relu_(x);
     x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
-    x = layer1->forward(x);
-    x = layer2->forward(x);
-    x = layer3->forward(x);
-    x = layer4->forward(x);
+    for (torch::nn::Sequential& layer : layers) x = layer->forward(x);
     x = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
     return fc->forward(x);
   }
 
-  torch::nn::Conv2d conv1{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr};
-  torch::nn::Sequential layer1, layer2, layer3, layer4;
+  torch::nn::Conv2d conv1 = register_module("conv1", convolution(3, config.width, 7, 2));
+  torch::nn::BatchNorm2d bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
+  std::vector<torch::nn::Sequential> layers =
+      config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);
   torch::nn::Linear fc{nullptr};
 };
 
@@ -226,19 +205,15 @@ struct Down : torch::nn::Module {
 };
 
 struct Up : torch::nn::Module {
-  Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
-    if (!bilinear) {
-      const auto options = torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2);
-      up = register_module("up", torch::nn::ConvTranspose2d(options));
-    }
-    conv = register_module(
-        "conv", std::make_shared<DoubleConv>(in_channels, bilinear ? in_channels / 2 : out_channels, out_channels));
-  }
+  Up(int64_t in_channels, int64_t out_channels)
+      : up(register_module("up", torch::nn::ConvTranspose2d(
+                                     torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2)))),
+        conv(register_module("conv", std::make_shared<DoubleConv>(in_channels, out_channels, out_channels))) {}
 
   // Upsamples `x`, pads it to the size of `skip`, and concatenates both.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& skip) {
     ModuleScope scope(*this);
-    const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
+    const at::Tensor large = up->forward(x);
     // An odd size lost its last row or column while downsampling.
     const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
     const at::Tensor padded =
@@ -246,7 +221,7 @@ struct Up : torch::nn::Module {
     return conv->forward(at::cat({skip, padded}, /*dim=*/1));
   }
 
-  torch::nn::ConvTranspose2d up{nullptr};  // null: bilinear
+  torch::nn::ConvTranspose2d up;
   std::shared_ptr<DoubleConv> conv;
 };
 
@@ -262,35 +237,36 @@ struct OutConv : torch::nn::Module {
   torch::nn::Conv2d conv;
 };
 
-Unet::Unet(const UnetConfig& config) {
-  const int64_t w = config.width;
-  // interpolation keeps the number of channels, so the upsampled tensor has half
-  const int64_t divisor = config.bilinear ? 2 : 1;
-  inc = register_module("inc", std::make_shared<DoubleConv>(config.channels, w, w));
-  down1 = register_module("down1", std::make_shared<Down>(w, 2 * w));
-  down2 = register_module("down2", std::make_shared<Down>(2 * w, 4 * w));
-  down3 = register_module("down3", std::make_shared<Down>(4 * w, 8 * w));
-  down4 = register_module("down4", std::make_shared<Down>(8 * w, 16 * w / divisor));
-  up1 = register_module("up1", std::make_shared<Up>(16 * w, 8 * w / divisor, config.bilinear));
-  up2 = register_module("up2", std::make_shared<Up>(8 * w, 4 * w / divisor, config.bilinear));
-  up3 = register_module("up3", std::make_shared<Up>(4 * w, 2 * w / divisor, config.bilinear));
-  up4 = register_module("up4", std::make_shared<Up>(2 * w, w, config.bilinear));
-  outc = register_module("outc", std::make_shared<OutConv>(w, config.classes));
-}
+struct Unet : ConfiguredModule<UnetConfig> {
+  using ConfiguredModule::ConfiguredModule;
 
-at::Tensor Unet::forward(const at::Tensor& image) {
-  ModuleScope scope(*this);
-  const at::Tensor x1 = inc->forward(image);
-  const at::Tensor x2 = down1->forward(x1);
-  const at::Tensor x3 = down2->forward(x2);
-  const at::Tensor x4 = down3->forward(x3);
-  at::Tensor x = down4->forward(x4);
-  x = up1->forward(x, x4);
-  x = up2->forward(x, x3);
-  x = up3->forward(x, x2);
-  x = up4->forward(x, x1);
-  return outc->forward(x);
-}
+  // [batch, 3, height, width], both at least 16 -> logits [batch, classes, height, width]
+  at::Tensor forward(const at::Tensor& image) {
+    ModuleScope scope(*this);
+    const at::Tensor x1 = inc->forward(image);
+    const at::Tensor x2 = down1->forward(x1);
+    const at::Tensor x3 = down2->forward(x2);
+    const at::Tensor x4 = down3->forward(x3);
+    at::Tensor x = down4->forward(x4);
+    x = up1->forward(x, x4);
+    x = up2->forward(x, x3);
+    x = up3->forward(x, x2);
+    x = up4->forward(x, x1);
+    return outc->forward(x);
+  }
+
+  const int64_t w = config.width;
+  std::shared_ptr<DoubleConv> inc = register_module("inc", std::make_shared<DoubleConv>(3, w, w));
+  std::shared_ptr<Down> down1 = register_module("down1", std::make_shared<Down>(w, 2 * w));
+  std::shared_ptr<Down> down2 = register_module("down2", std::make_shared<Down>(2 * w, 4 * w));
+  std::shared_ptr<Down> down3 = register_module("down3", std::make_shared<Down>(4 * w, 8 * w));
+  std::shared_ptr<Down> down4 = register_module("down4", std::make_shared<Down>(8 * w, 16 * w));
+  std::shared_ptr<Up> up1 = register_module("up1", std::make_shared<Up>(16 * w, 8 * w));
+  std::shared_ptr<Up> up2 = register_module("up2", std::make_shared<Up>(8 * w, 4 * w));
+  std::shared_ptr<Up> up3 = register_module("up3", std::make_shared<Up>(4 * w, 2 * w));
+  std::shared_ptr<Up> up4 = register_module("up4", std::make_shared<Up>(2 * w, w));
+  std::shared_ptr<OutConv> outc = register_module("outc", std::make_shared<OutConv>(w, config.classes));
+};
 
 BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
   if (options.image_size < 16) {
@@ -298,7 +274,7 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
                                 " is too small: the U-Net halves it four times, so it needs at least 16");
   }
   auto unet = std::make_shared<Unet>(config);
-  at::Tensor images = random_images(options.batch, config.channels, options.image_size, options.dtype);
+  at::Tensor images = random_images(options.batch, 3, options.image_size, options.dtype);
   const at::Tensor labels = random_ids(config.classes, {options.batch, options.image_size, options.image_size});
   return model_of_logits(unet, {"image", images}, labels, class_loss);
 }
@@ -357,12 +333,9 @@ struct VitEncoderBlock : ConfiguredModule<VitConfig> {
                             mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
 };
 
-struct VitEncoder : torch::nn::Module {
-  explicit VitEncoder(const VitConfig& config) {
-    const int64_t side = config.image_size / config.patch_size;
-    pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side * side, config.hidden}));
+struct VitEncoder : ConfiguredModule<VitConfig> {
+  explicit VitEncoder(const VitConfig& config) : ConfiguredModule(config) {
     torch::nn::init::normal_(pos_embedding, 0, 0.02);
-    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
     for (int64_t i = 0; i < config.layers; ++i) {
       layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
     }
@@ -375,18 +348,15 @@ struct VitEncoder : torch::nn::Module {
     return ln->forward(layers->forward(dropout->forward(x + pos_embedding)));
   }
 
-  at::Tensor pos_embedding;  // [1, 1 + patches, hidden]
-  torch::nn::Dropout dropout{nullptr};
+  const int64_t side = config.image_size / config.patch_size;
+  at::Tensor pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side* side, config.hidden}));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
   torch::nn::Sequential layers;  // encoder_layer_0, encoder_layer_1, ...
   torch::nn::LayerNorm ln{nullptr};
 };
 
-struct VisionTransformer : torch::nn::Module {
-  explicit VisionTransformer(const VitConfig& config) {
-    class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
-    conv_proj = register_module(
-        "conv_proj",
-        torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
+struct VisionTransformer : ConfiguredModule<VitConfig> {
+  explicit VisionTransformer(const VitConfig& config) : ConfiguredModule(config) {
     torch::nn::init::normal_(conv_proj->weight, 0,
                              std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
     torch::nn::init::zeros_(conv_proj->bias);
@@ -406,8 +376,10 @@ struct VisionTransformer : torch::nn::Module {
     return heads->forward(encoder->forward(tokens).select(/*dim=*/1, /*index=*/0));
   }
 
-  torch::nn::Conv2d conv_proj{nullptr};
-  at::Tensor class_token;  // [1, 1, hidden]
+  at::Tensor class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
+  torch::nn::Conv2d conv_proj = register_module(
+      "conv_proj",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
   std::shared_ptr<VitEncoder> encoder;
   torch::nn::Sequential heads;  // head
 };

@@ -29,24 +29,11 @@ BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options)
 // U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in its common form: padded convolutions with batch norm, with the
 // names of milesial/Pytorch-UNet.
 struct UnetConfig {
-  int64_t channels = 3;  // of the image
   int64_t classes = 2;
-  int64_t width = 64;     // channels at full resolution, doubled at each of the four levels
-  bool bilinear = false;  // upsample by interpolation instead of a transposed convolution, with half the deepest width
+  int64_t width = 64;  // channels at full resolution, doubled at each of the four levels
 };
 
 UnetConfig tiny(UnetConfig config);
-
-struct Unet : torch::nn::Module {
-  explicit Unet(const UnetConfig& config);
-  // [batch, channels, height, width], both at least 16 -> logits [batch, classes, height, width]
-  at::Tensor forward(const at::Tensor& image);
-
-  std::shared_ptr<struct DoubleConv> inc;
-  std::shared_ptr<struct Down> down1, down2, down3, down4;
-  std::shared_ptr<struct Up> up1, up2, up3, up4;
-  std::shared_ptr<struct OutConv> outc;
-};
 
 BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
 

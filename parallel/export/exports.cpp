@@ -25,12 +25,13 @@ bool recomputes(const PlannedModel& model, const TrainingPlan& plan, std::string
 PlanExport accelerate_config(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   if (plan.pipeline > 1)
     throw UnsupportedError("accelerate does not support pipeline parallelism for training: plan with --pipeline 1");
-  if (plan.experts > 1)
-    throw UnsupportedError("accelerate's FSDP does not support expert parallelism: plan with --experts 1");
-  if (plan.context > 1)
-    throw UnsupportedError("accelerate's FSDP does not support context parallelism: plan with --context 1");
-  if (plan.tensor > 1)
-    throw UnsupportedError("accelerate's FSDP does not support tensor parallelism: plan with --tensor 1");
+  for (const auto& [degree, axis, option] : {std::tuple(plan.experts, "expert", "experts"),
+                                             {plan.context, "context", "context"},
+                                             {plan.tensor, "tensor", "tensor"}}) {
+    if (degree == 1) continue;
+    throw UnsupportedError(
+        fmt::format("accelerate's FSDP does not support {} parallelism: plan with --{} 1", axis, option));
+  }
   check_no_curve(plan, "accelerate's FSDP configuration");
   check_no_offload(plan, "accelerate's FSDP configuration");
   if (plan.zero == 0 && plan.optimizer_on_host) {
@@ -60,11 +61,9 @@ PlanExport accelerate_config(const TrainingPlan& plan, const Graph& step, const 
                   "Accelerator(gradient_accumulation_steps={})",
                   plan.micro_batch, plan.microbatches));
   file.differs.emplace_back("machines are set in the launcher: --num_machines, --machine_rank, --main_process_ip");
-  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
-  if (request.bfloat16_gradients) {
-    file.differs.emplace_back(
-        "bfloat16 gradients: set MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
-  }
+  note(file.differs, plan.attention != AttentionKernel::kDevice, kAttentionChosenByScript);
+  note(file.differs, request.bfloat16_gradients,
+       "bfloat16 gradients: set MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
   note_batch(plan, request, file.differs);
   return file;
 }
@@ -82,9 +81,8 @@ PlanExport deepspeed_config(const TrainingPlan& plan, const Graph& step, const P
   }
   if (request.float8) throw UnsupportedError("DeepSpeed's configuration does not support float8");
   PlanExport file;
-  if (recomputes(PlannedModel::of(step), plan, "DeepSpeed")) {
-    file.differs.emplace_back("recompute: call model.gradient_checkpointing_enable() in the script");
-  }
+  note(file.differs, recomputes(PlannedModel::of(step), plan, "DeepSpeed"),
+       "recompute: call model.gradient_checkpointing_enable() in the script");
   nlohmann::json zero{{"stage", plan.zero}};
   if (plan.optimizer_on_host) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
   const nlohmann::json config{{"train_batch_size", samples_of(plan)},
@@ -95,7 +93,7 @@ PlanExport deepspeed_config(const TrainingPlan& plan, const Graph& step, const P
                               {"zero_optimization", zero}};
   file.text = config.dump(2) + "\n";
   note_batch(plan, request, file.differs);
-  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
+  note(file.differs, plan.attention != AttentionKernel::kDevice, kAttentionChosenByScript);
   return file;
 }
 

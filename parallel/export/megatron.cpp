@@ -96,9 +96,7 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
     text += fmt::format("--cpu-offloading-num-layers {}\n", layers);
   }
   if (!plan.optimizer_on_host) return text;
-  if (plan.zero != 1) {
-    throw UnsupportedError("Megatron-LM offloads only the distributed optimizer: plan with --zero 1");
-  }
+  if (plan.zero != 1) throw UnsupportedError("Megatron-LM offloads only the distributed optimizer: plan with --zero 1");
   return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
 }
 
@@ -186,16 +184,12 @@ PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--fp8-recipe", "tensorwise");
   }
   note_batch(plan, request, file.differs);
-  if (plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone) {
-    file.differs.emplace_back(
-        "tensor parallelism: Megatron-LM overlaps backward's collectives with matmuls and does not keep gathered "
-        "inputs; plan with --overlap backward");
-  }
-  if (plan.zero > 1) {
-    file.differs.emplace_back("environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP");
-  } else if (plan.tensor > 1) {
-    file.differs.emplace_back("environment: sequence parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1");
-  }
+  note(file.differs, plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone,
+       "tensor parallelism: Megatron-LM overlaps backward's collectives with matmuls and does not keep gathered "
+       "inputs; plan with --overlap backward");
+  note(file.differs, plan.zero > 1, "environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP");
+  note(file.differs, plan.zero <= 1 && plan.tensor > 1,
+       "environment: sequence parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1");
   file.differs.emplace_back("model sizes (--hidden-size, ...) are not in the file");
   return file;
 }

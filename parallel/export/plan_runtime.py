@@ -392,10 +392,6 @@ def _cut(module, style, mesh):
 class _Leave(Exception):
     """Raised to leave forward at the beginning of the next stage, with the tensor to send."""
 
-    def __init__(self, tensor):
-        super().__init__()
-        self.tensor = tensor
-
 
 def _refuse_gradient(_):
     raise CannotRunError("backward of a stage reaches an earlier stage other than through the tensor that is sent")
@@ -697,7 +693,7 @@ class Stage(nn.Module):
         try:
             output = self.model(inputs, **more)
         except _Leave as left:
-            return left.tensor
+            return left.args[0]
         if self.ends or self.received is not None:
             raise CannotRunError(f"forward does not call {self.ends or self.begins}, where a stage begins")
         return output if isinstance(output, torch.Tensor) else output.logits
@@ -762,10 +758,7 @@ def _handed_out(tensors, infos):
 
 
 def stages_of_rank(rank):
-    """Returns the stages of a pipeline rank."""
-    if V_SHAPED:
-        return [rank, 2 * PIPELINE - 1 - rank]
-    return [rank + PIPELINE * part for part in range(STAGES_PER_RANK)]
+    return [rank, 2 * PIPELINE - 1 - rank] if V_SHAPED else [rank + PIPELINE * part for part in range(STAGES_PER_RANK)]
 
 
 def next_token(logits, labels):
@@ -806,15 +799,12 @@ def _storage_of(tensor):
     return _local(tensor).untyped_storage()
 
 
-def _bytes(storage):
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
 class OnHost:
     """A storage offloaded to pinned host memory. Copies out and back use separate streams."""
 
     def __init__(self, storage, leaving, coming):
-        self.source, self.back, self.device, self.coming = _bytes(storage), None, storage.device, coming
+        self.back, self.device, self.coming = None, storage.device, coming
+        self.source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         self.host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=leaving is not None)
         self.done = self._copy(self.host, self.source, leaving)
 
@@ -866,10 +856,9 @@ class Offload:
         self.leaving = kept
 
     def around(self, module):
-        forward = module.forward
-        module.forward = lambda *args, **kwargs: self._run(module, forward, args, kwargs)
+        module.forward = functools.partial(self._run, module, module.forward)
 
-    def _run(self, module, forward, args, kwargs):
+    def _run(self, module, forward, /, *args, **kwargs):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         # Keeps parameters, buffers, and inputs shared with other layers on the device.
         stays = (*module.parameters(), *module.buffers(), *given[1:])
@@ -924,10 +913,11 @@ class Exchange(TorchFunctionMode):
         self.products -= 1
         if self.products > 0 or self.given is None:
             if rows is not self.given:
-                self.given, self.there = rows, self._send(rows)
+                self.given = rows
+                self.there = self._exchange(rows.contiguous(), self.received, self.sent)[self.order]
             rows = self.there
         made = torch._grouped_mm(rows, weights.to_local(), self.ends, bias, **how)
-        return made if self.products > 0 else self._send_back(made)
+        return made if self.products > 0 else self._exchange(made[self.order.argsort()], self.sent, self.received)
 
     def _count(self, ends):
         counts = ends.diff(prepend=ends.new_zeros(1)).long()
@@ -937,12 +927,6 @@ class Exchange(TorchFunctionMode):
         self.ends = here.sum(0).cumsum(0, dtype=torch.int32)
         experts = torch.arange(here.shape[1], device=here.device).repeat(EXPERTS)
         self.order = experts.repeat_interleave(arriving).argsort(stable=True)
-
-    def _send(self, rows):
-        return self._exchange(rows.contiguous(), self.received, self.sent)[self.order]
-
-    def _send_back(self, rows):
-        return self._exchange(rows[self.order.argsort()], self.sent, self.received)
 
     def _exchange(self, rows, received, sent):
         return funcol.wait_tensor(funcol.all_to_all_single_autograd(rows, received, sent, self.group))
@@ -965,14 +949,9 @@ def _put_experts_on_ranks(module, products, mesh):
 
 # -- end with
 # -- with context, fused
-def _within(mode, module):
-    forward = module.forward
-
-    def run(*args, **kwargs):
-        with mode:
-            return forward(*args, **kwargs)
-
-    module.forward = run
+def _within(mode, forward, /, *args, **kwargs):
+    with mode:
+        return forward(*args, **kwargs)
 
 
 # -- end with
@@ -1056,7 +1035,7 @@ class Training:
                 _cut(module, style, self.mesh["tensor"])
             # -- with fused
             if width := _of(FUSED, name):
-                _within(OwnHeads(width), module)
+                module.forward = functools.partial(_within, OwnHeads(width), module.forward)
             # -- end with
             # -- with experts
             if products := _of(GROUPED, name):
@@ -1066,7 +1045,7 @@ class Training:
             # -- end with
             # -- with context
             if is_layer and name == prefix:  # also for recompute after forward
-                _within(self.chunks, module)
+                module.forward = functools.partial(_within, self.chunks, module.forward)
             # -- end with
             if name in RECOMPUTED:
                 _recompute(module)
@@ -1131,12 +1110,10 @@ class Training:
         one = issubclass(kind, schedules.PipelineScheduleSingle)
         return kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
 
-    def replica(self):
-        return (self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()) // CONTEXT
-
     def backward(self, inputs, target):
         """Computes the gradients of a step and returns its mean loss. `inputs` and `target` are the global batch."""
-        mine = slice(self.replica() * SAMPLES, (self.replica() + 1) * SAMPLES)
+        replica = (self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()) // CONTEXT
+        mine = slice(replica * SAMPLES, (replica + 1) * SAMPLES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
         # -- with context
         if self.loss is next_token_of_chunks:
@@ -1281,9 +1258,7 @@ def main():
         torch.manual_seed(options.seed)
         return options.model()
 
-    def optimizer(parameters, **how):
-        return torch.optim.AdamW(parameters, lr=options.lr, **how)
-
+    optimizer = functools.partial(torch.optim.AdamW, lr=options.lr)
     seed = options.seed if options.meta else None
     training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer, seed)
     if options.resume:

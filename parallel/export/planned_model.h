@@ -89,9 +89,13 @@ void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
 // Throws UnsupportedError for plans with offloaded activations.
 void check_no_offload(const TrainingPlan& plan, std::string_view engine);
-// These functions append deviations from the plan to `differs`. For an offloaded optimizer: FSDP2's CPUOffloadPolicy.
+// These functions append deviations from the plan to `differs`: one that may not apply,
+inline void note(std::vector<std::string>& differs, bool applies, std::string_view text) {
+  if (applies) differs.emplace_back(text);
+}
+// for an offloaded optimizer: FSDP2's CPUOffloadPolicy,
 void note_offload(const TrainingPlan& plan, std::vector<std::string>& differs);
-// FSDP2's variant of ZeRO 1 and 2; a batch that does not divide.
+// FSDP2's variant of ZeRO 1 and 2, and a batch that does not divide.
 void note_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more = "");
 void note_batch(const TrainingPlan& plan, const PlanExportOptions& request, std::vector<std::string>& differs);
 int64_t samples_of(const TrainingPlan& plan);  // per step

@@ -158,28 +158,21 @@ PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
                       recomputes ? "PlannedAC.Config()" : "None");
-  if (plan.context > 1 && plan.zero == 0) {
-    file.differs.emplace_back("ZeRO 0: torchtitan always shards parameters over context-parallel ranks");
-  }
-  if (plan.overlap == CollectiveOverlap::kBackward) {
-    file.differs.emplace_back(
-        "tensor parallelism: collectives are not overlapped and gathered inputs are kept; plan with --overlap none or "
-        "pieces");
-  }
-  if (plan.tensor > 1 && !plan.selective.empty()) file.differs.emplace_back(kMatmulsOfReductionsKept);
+  note(file.differs, plan.context > 1 && plan.zero == 0,
+       "ZeRO 0: torchtitan always shards parameters over context-parallel ranks");
+  note(file.differs, plan.overlap == CollectiveOverlap::kBackward,
+       "tensor parallelism: collectives are not overlapped and gathered inputs are kept; plan with --overlap none or "
+       "pieces");
+  note(file.differs, plan.tensor > 1 && !plan.selective.empty(), kMatmulsOfReductionsKept);
   note_zero(plan, file.differs);
   note_offload(plan, file.differs);
-  if (request.bfloat16_gradients) {
-    file.differs.emplace_back("gradients: torchtitan reduces them in float32, the plan in bfloat16");
-  }
-  if (request.float8) {
-    set("compile", "enable", "True");
-    file.differs.emplace_back(
-        "float8: set in the model configuration: model_registry(.., converters=[Float8LinearConverter.Config("
-        "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
-  }
+  note(file.differs, request.bfloat16_gradients, "gradients: torchtitan reduces them in float32, the plan in bfloat16");
+  if (request.float8) set("compile", "enable", "True");
+  note(file.differs, request.float8,
+       "float8: set in the model configuration: model_registry(.., converters=[Float8LinearConverter.Config("
+       "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
   note_batch(plan, request, file.differs);
-  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
+  note(file.differs, plan.attention != AttentionKernel::kDevice, kAttentionChosenByScript);
   file.differs.emplace_back("the model is not part of the recipe: pass planned() the configuration of the same model");
   return file;
 }

@@ -33,9 +33,9 @@ constexpr uint32_t kWaitsForward = 0, kWaitsBackward = 1, kWaitsUnshard = 2, kWa
 
 // Key that matches a send with its receive: receiving stage, direction and micro-batch.
 uint64_t match_of(const PipelineAction& a) {
-  const bool forward = a.work == kSendForward || a.work == kReceiveForward;
-  const int32_t receiver = receives(a) ? a.stage : forward ? a.stage + 1 : a.stage - 1;
-  return (uint64_t{forward} << 63) | (static_cast<uint64_t>(receiver) << 32) | static_cast<uint32_t>(a.microbatch);
+  const int32_t receiver = receives(a) ? a.stage : other_stage(a);
+  return (uint64_t{transfers_forward(a)} << 63) | (static_cast<uint64_t>(receiver) << 32) |
+         static_cast<uint32_t>(a.microbatch);
 }
 
 // Replaces everything but the times of a rank.
@@ -402,8 +402,7 @@ class PipelineClock {
 
   double transfer_seconds(const PipelineAction& a) const {
     const auto sender = static_cast<size_t>(receives(a) ? other_stage(a) : a.stage);
-    return a.work == kSendForward || a.work == kReceiveForward ? transfers_[sender].forward
-                                                               : transfers_[sender].backward;
+    return transfers_forward(a) ? transfers_[sender].forward : transfers_[sender].backward;
   }
 
   double seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const {
@@ -414,9 +413,6 @@ class PipelineClock {
     return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
   }
 
-  static int32_t other_stage(const PipelineAction& a) {
-    return a.work == kSendForward || a.work == kReceiveBackward ? a.stage + 1 : a.stage - 1;
-  }
   uint32_t other_end(const PipelineAction& a) const { return static_cast<uint32_t>(schedule_.rank_of(other_stage(a))); }
 
   void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const {

@@ -165,21 +165,10 @@ void LayerChain::compute_prefix_sums() {
   const auto sums = [](const std::vector<StageCosts>& of) {
     std::vector<Sums> before(1);
     for (const StageCosts& f : of) {
-      const Sums& last = before.back();
       const PieceSeconds seconds = f.unsharded();
-      before.push_back({.forward = last.forward + seconds.forward,
-                        .backward = last.backward + seconds.backward,
-                        .copies = last.copies + f.copies.forward,
-                        .carried = last.carried + f.carried,
-                        .on_host = last.on_host + f.on_host,
-                        .awaiting = last.awaiting + f.awaiting,
-                        .fixed = last.fixed + f.other,
-                        .parameters = last.parameters + f.parameters,
-                        .expert_parameters = last.expert_parameters + f.expert_parameters,
-                        .weights = last.weights + f.weights,
-                        .expert_weights = last.expert_weights + f.expert_weights,
-                        .gradients = last.gradients + f.gradients,
-                        .state = last.state + f.optimizer_state});
+      before.push_back(before.back());
+      before.back().seconds += {seconds.forward, seconds.backward, f.copies.forward};
+      add(before.back().costs, f);
     }
     return before;
   };
@@ -278,24 +267,24 @@ StageCosts LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle
 }
 
 ChainSeconds LayerChain::seconds(int64_t first, int64_t last) const {
-  return {between(first, last, &Sums::forward), between(first, last, &Sums::backward),
-          between(first, last, &Sums::copies)};
+  return {between(first, last, &ChainSeconds::forward), between(first, last, &ChainSeconds::backward),
+          between(first, last, &ChainSeconds::copies)};
 }
 int64_t LayerChain::parameters(int64_t first, int64_t last) const {
-  return between(first, last, &Sums::parameters) - counted_twice(first, last).parameters;
+  return between(first, last, &StageCosts::parameters) - counted_twice(first, last).parameters;
 }
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
-  return between(first, last, &Sums::weights) - counted_twice(first, last).weights;
+  return between(first, last, &StageCosts::weights) - counted_twice(first, last).weights;
 }
 StageCosts LayerChain::model_state(int64_t first, int64_t last) const {
-  const auto all = [&](int64_t Sums::*figure) { return between(first, last, figure); };
   const StageCosts duplicates = counted_twice(first, last);
-  return {.weights = all(&Sums::weights) - duplicates.weights,
-          .expert_weights = all(&Sums::expert_weights),
-          .parameters = all(&Sums::parameters) - duplicates.parameters,
-          .expert_parameters = all(&Sums::expert_parameters),
-          .optimizer_state = all(&Sums::state) - duplicates.optimizer_state,
-          .gradients = all(&Sums::gradients) - duplicates.gradients};
+  const auto all = [&](int64_t StageCosts::*figure) { return between(first, last, figure) - duplicates.*figure; };
+  return {.weights = all(&StageCosts::weights),
+          .expert_weights = all(&StageCosts::expert_weights),
+          .parameters = all(&StageCosts::parameters),
+          .expert_parameters = all(&StageCosts::expert_parameters),
+          .optimizer_state = all(&StageCosts::optimizer_state),
+          .gradients = all(&StageCosts::gradients)};
 }
 
 int64_t LayerChain::flops(int64_t first, int64_t last) const {

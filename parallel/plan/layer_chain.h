@@ -61,14 +61,14 @@ class LayerChain {
   static StageCosts joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last);
   ChainSeconds seconds(int64_t first, int64_t last) const;
   // Bytes kept on the device, and bytes offloaded to CPU, from forward to backward.
-  int64_t carried(int64_t first, int64_t last) const { return between(first, last, &Sums::carried); }
-  int64_t on_host(int64_t first, int64_t last) const { return between(first, last, &Sums::on_host); }
+  int64_t carried(int64_t first, int64_t last) const { return between(first, last, &StageCosts::carried); }
+  int64_t on_host(int64_t first, int64_t last) const { return between(first, last, &StageCosts::on_host); }
   // Bytes kept from input gradient to weight gradient.
-  int64_t awaiting(int64_t first, int64_t last) const { return between(first, last, &Sums::awaiting); }
+  int64_t awaiting(int64_t first, int64_t last) const { return between(first, last, &StageCosts::awaiting); }
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
   // Bytes of buffers.
-  int64_t fixed(int64_t first, int64_t last) const { return between(first, last, &Sums::fixed); }
+  int64_t fixed(int64_t first, int64_t last) const { return between(first, last, &StageCosts::other); }
   // Parameters, gradients and optimizer state only: the input of replica_memory().
   StageCosts model_state(int64_t first, int64_t last) const;
   // Peak of transient bytes: beyond resident tensors, gradients and carried activations.
@@ -94,16 +94,21 @@ class LayerChain {
   std::vector<Tied> tied_;
   // Prefix sums over units and joins.
   struct Sums {
-    double forward = 0, backward = 0, copies = 0;
-    int64_t carried = 0, on_host = 0, awaiting = 0, fixed = 0;
-    int64_t parameters = 0, expert_parameters = 0, weights = 0, expert_weights = 0, gradients = 0, state = 0;
+    ChainSeconds seconds;
+    StageCosts costs;
   };
   // Sum over units first to last - 1 and the joins between them.
-  template <class Number>
-  Number between(int64_t first, int64_t last, Number Sums::*figure) const {
+  template <class Figure>
+  auto between(int64_t first, int64_t last, const Figure& figure) const {
     const auto at = [](int64_t i) { return static_cast<size_t>(i); };
-    return units_before_[at(last)].*figure - units_before_[at(first)].*figure + joins_before_[at(last - 1)].*figure -
-           joins_before_[at(first)].*figure;
+    return figure(units_before_[at(last)]) - figure(units_before_[at(first)]) + figure(joins_before_[at(last - 1)]) -
+           figure(joins_before_[at(first)]);
+  }
+  int64_t between(int64_t first, int64_t last, int64_t StageCosts::*figure) const {
+    return between(first, last, [figure](const Sums& sums) { return sums.costs.*figure; });
+  }
+  double between(int64_t first, int64_t last, double ChainSeconds::*figure) const {
+    return between(first, last, [figure](const Sums& sums) { return sums.seconds.*figure; });
   }
   std::vector<Sums> units_before_, joins_before_;
 };

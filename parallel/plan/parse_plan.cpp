@@ -126,11 +126,6 @@ void read_parts(const JsonPlace& document, const std::vector<std::string>& units
   }
 }
 
-constexpr std::pair<const char*, int64_t PlannedStage::*> kCounts[] = {{"recomputed", &PlannedStage::recomputed},
-                                                                       {"selective", &PlannedStage::selective},
-                                                                       {"in_part", &PlannedStage::in_part},
-                                                                       {"offloaded", &PlannedStage::offloaded}};
-
 // Checks the redundant fields of stages, which differ if the plan was made for another model.
 void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
   const auto found = document.find("stages");
@@ -141,7 +136,7 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
     if (begins != plan.stages[s].begins) {
       given.fail(fmt::format("begins at \"{}\", but the units before it end at \"{}\"", begins, plan.stages[s].begins));
     }
-    for (const auto& [key, count] : kCounts) {
+    for (const auto& [key, suffix, count] : kStageCounts) {
       const auto found = given.find(key);
       if (!found || found->integer() == plan.stages[s].*count) continue;
       found->fail(fmt::format("differs from the {} of the plan's \"{}\"", plan.stages[s].*count, key));
@@ -215,9 +210,7 @@ TrainingPlan parse_plan(std::string_view text, const StepSource& source, const C
   read_stages(place,
               UnitNames::of(source.capture({.micro_batch = plan.micro_batch, .attention = plan.attention})).begins,
               plan);
-  if (!plan.offloaded.empty() && !request.device.host) {
-    place["offloaded"].fail("needs host.link in the device spec");
-  }
+  if (!plan.offloaded.empty() && !request.device.host) place["offloaded"].fail("needs host.link in the device spec");
   return plan;
 }
 

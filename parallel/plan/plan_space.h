@@ -24,6 +24,16 @@ std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t contex
 // Expert-parallel degrees for layers with this many experts.
 std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
+// Counts of a stage's layers: key in JSON, and suffix in texts.
+struct StageCount {
+  const char *key, *suffix;
+  int64_t PlannedStage::*count;
+};
+constexpr StageCount kStageCounts[] = {{"recomputed", "", &PlannedStage::recomputed},
+                                       {"selective", "s", &PlannedStage::selective},
+                                       {"in_part", "c", &PlannedStage::in_part},
+                                       {"offloaded", "h", &PlannedStage::offloaded}};
+
 // Group of the rows of TrainingPlan::table() that neighbors of the best plan vary.
 constexpr const char* kNeighbors = "neighbors";
 

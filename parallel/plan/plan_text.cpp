@@ -34,10 +34,9 @@ std::string stages_text(const TrainingPlan& plan) {
   for (const PlannedStage& stage : plan.stages) {
     text += fmt::format("{}{}", text.empty() ? "" : " ", stage.units);
     std::vector<std::string> recomputed;
-    if (stage.recomputed > 0) recomputed.push_back(fmt::format("{}", stage.recomputed));
-    if (stage.selective > 0) recomputed.push_back(fmt::format("{}s", stage.selective));
-    if (stage.in_part > 0) recomputed.push_back(fmt::format("{}c", stage.in_part));
-    if (stage.offloaded > 0) recomputed.push_back(fmt::format("{}h", stage.offloaded));
+    for (const auto& [key, suffix, count] : kStageCounts) {
+      if (stage.*count > 0) recomputed.push_back(fmt::format("{}{}", stage.*count, suffix));
+    }
     if (!recomputed.empty()) text += fmt::format("({})", fmt::join(recomputed, "+"));
   }
   return text;
@@ -104,12 +103,8 @@ std::string to_text(const ClusterPlan& answer) {
 nlohmann::json to_json(const TrainingPlan& plan) {
   nlohmann::json stages = nlohmann::json::array();
   for (const PlannedStage& stage : plan.stages) {
-    stages.push_back({{"begins", stage.begins},
-                      {"units", stage.units},
-                      {"recomputed", stage.recomputed},
-                      {"selective", stage.selective},
-                      {"in_part", stage.in_part},
-                      {"offloaded", stage.offloaded}});
+    stages.push_back({{"begins", stage.begins}, {"units", stage.units}});
+    for (const auto& [key, suffix, count] : kStageCounts) stages.back()[key] = stage.*count;
   }
   nlohmann::json in_part = nlohmann::json::array();
   for (const PartialRecompute& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});

@@ -55,46 +55,6 @@ struct LayerCostCache {
   PlanSimulator simulator;
 };
 
-class LayerCosts {
- public:
-  // All arguments must outlive this object.
-  LayerCosts(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
-      : source_(source), request_(request), cache_(cache) {}
-
-  // The layouts of the request that the step supports, with one expert rank. Their costs are cached.
-  const std::vector<LayoutSizes>& layouts();
-  // Returns nullptr if the step cannot be sharded this way.
-  const LayoutCosts* of(const LayoutSizes& sizes);
-  // Possible expert-parallel degrees.
-  std::vector<int64_t> expert_ranks(const ExpertLayers& layers) const;
-
- private:
-  struct LayersDiffer {};
-  struct StepLevel {
-    Recompute what;
-    bool on_host;
-    Graph step;
-    std::vector<std::string> keeps = {};
-  };
-
-  int64_t layers_captured() const;  // 0: all layers
-  int64_t more_layers() const;
-  std::vector<std::string> layers() const;
-  bool by_curve() const;
-  std::vector<StepLevel> levels_of(const Graph& kept) const;
-  LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
-  ExpertLayers experts_of(const Graph& step, int64_t tensor);
-  void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
-  std::vector<int64_t> contexts();
-  const LayoutCosts* costs_of(const LayoutSizes& sizes);
-  std::vector<LayoutSizes> all_layouts();
-
-  const StepSource& source_;
-  const ClusterRequest& request_;
-  LayerCostCache& cache_;
-  std::optional<std::vector<LayoutSizes>> layouts_;
-};
-
 // Searches for the best plan; ClusterPlan::simulated is empty if nothing fits. Throws Error for invalid requests.
 ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbors);
 

@@ -316,9 +316,7 @@ std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, cons
 
 void keep_more(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages) {
-  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
-    SpareMemory(ladder, limits, schedule, rank, stages).spend();
-  }
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) SpareMemory(ladder, limits, schedule, rank, stages).spend();
 }
 
 }  // namespace shadowgraph

@@ -82,8 +82,8 @@ class RankTimes {
 // Appended to messages about deadlocks.
 constexpr const char* kDeadlockHint =
     ". Every send needs a matching receive on the other rank, in the same order, and every collective must be called "
-    "on "
-    "each rank of its group. Two ranks that exchange data must send before they wait: use batch_isend_irecv, or isend "
+    "on each rank of its group. Two ranks that exchange data must send before they wait: use batch_isend_irecv, or "
+    "isend "
     "before recv";
 
 }  // namespace shadowgraph

@@ -123,16 +123,8 @@ PipelineSchedule::Rows gpipe_rows(const PipelineSize& size) {
 }
 
 PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size) {
-  return rows_of_ranks(size, [&](int32_t rank) {
-    RowWriter row(size.ranks);
-    const int32_t fill = std::min(size.ranks - 1 - rank, size.microbatches);
-    for (int32_t m = 0; m < fill; ++m) row.forward(rank);
-    for (int32_t m = 0; m < size.microbatches; ++m) {
-      if (fill + m < size.microbatches) row.forward(rank);
-      row.backward(rank);
-    }
-    return row.take();
-  });
+  return rows_of_ranks(size,
+                       [&](int32_t rank) { return InterleavedRank(size, rank, size.microbatches, false, 1).row(); });
 }
 
 // Backwards are those of the forwards in reverse order.
@@ -151,30 +143,18 @@ PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
   });
 }
 
-PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false, 2); }
-PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true, 1); }
-// "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), ZB-H2.
-PipelineSchedule::Rows zb_h2_rows(const PipelineSize& size) { return interleaved(size, "zb_h2", true, 2); }
-
 // Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
 //
 // All actions are assumed to take equally long. A micro-batch visits each rank four times: F0 on the way out, F1 on the
-// way back, B1 and B0 for its gradient. Each visit moves by a fixed number of slots from rank to rank. On every rank
-// the four must differ modulo six, and the two remaining slots are for weight gradients. The sum of the steps
-// determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in 1F1B.
+// way back, B1 and B0 for its gradient. From rank to rank it moves by one slot on the way out, and by `back` slots on
+// the way back. On every rank the four must differ modulo six, and the two remaining slots are for weight gradients. The
+// sum of the steps determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in 1F1B.
 
 constexpr int64_t kPeriod = 6;
 
-// Slots from one rank to the next.
-struct BlockSteps {
-  int64_t forward_out, forward_back, backward_out, backward_back;
-};
-constexpr BlockSteps kMinimum{1, 1, 1, 1};
-constexpr BlockSteps kHalf{1, 2, 1, 2};
-
 class RepeatedBlock {
  public:
-  RepeatedBlock(const PipelineSize& size, const BlockSteps& steps) : size_(size), steps_(steps) { find_turns(); }
+  RepeatedBlock(const PipelineSize& size, int64_t back) : size_(size), back_(back) { find_turns(); }
 
   PipelineSchedule::Rows rows() const {
     return rows_of_ranks(size_, [&](int32_t rank) { return row(rank); });
@@ -185,8 +165,7 @@ class RepeatedBlock {
 
   Times times(int64_t rank) const {
     const int64_t behind = size_.ranks - 1 - rank;
-    return {rank * steps_.forward_out, turns_[0] + behind * steps_.forward_back, turns_[1] + rank * steps_.backward_out,
-            turns_[2] + behind * steps_.backward_back};
+    return {rank, turns_[0] + behind * back_, turns_[1] + rank, turns_[2] + behind * back_};
   }
   bool fits() const {
     for (int32_t rank = 0; rank < size_.ranks; ++rank) {
@@ -200,13 +179,12 @@ class RepeatedBlock {
   // Finds the earliest turning points at the last rank, at the first, and at the last again.
   void find_turns() {
     const int64_t hops = size_.ranks - 1;
-    const int64_t first = hops * steps_.forward_out + 1;
     for (int64_t late = 0; late < 3 * kPeriod; ++late) {
       for (int64_t a = 0; a <= late; ++a) {
         for (int64_t b = 0; a + b <= late; ++b) {
-          turns_[0] = first + a;
-          turns_[1] = turns_[0] + hops * steps_.forward_back + 1 + b;
-          turns_[2] = turns_[1] + hops * steps_.backward_out + 1 + (late - a - b);
+          turns_[0] = hops + 1 + a;
+          turns_[1] = turns_[0] + hops * back_ + 1 + b;
+          turns_[2] = turns_[1] + hops + 1 + (late - a - b);
           if (fits()) return;
         }
       }
@@ -246,12 +224,9 @@ class RepeatedBlock {
   }
 
   const PipelineSize& size_;
-  const BlockSteps& steps_;
+  int64_t back_;
   std::array<int64_t, 3> turns_{};
 };
-
-PipelineSchedule::Rows v_half_rows(const PipelineSize& size) { return RepeatedBlock(size, kHalf).rows(); }
-PipelineSchedule::Rows v_min_rows(const PipelineSize& size) { return RepeatedBlock(size, kMinimum).rows(); }
 
 // V-shaped schedules: a micro-batch goes to the last rank and back; rank r has stages r and 2n-1-r.
 
@@ -402,7 +377,7 @@ constexpr KnownSchedule kSchedules[] = {
      .steady_rounds = 2},
     {.name = "interleaved",
      .about = "1F1B with several stages per rank, in rounds of micro-batches",
-     .rows = interleaved_rows,
+     .rows = [](const PipelineSize& size) { return interleaved(size, "interleaved", false, 2); },
      .torch_class = "ScheduleInterleaved1F1B",
      .in_megatron = true,
      .searched = true,
@@ -416,14 +391,15 @@ constexpr KnownSchedule kSchedules[] = {
      .min_stages_per_rank = 2},
     {.name = "zero_bubble",
      .about = "interleaved, with weight gradients filling bubbles; ZB1P with one stage per rank",
-     .rows = zero_bubble_rows,
+     .rows = [](const PipelineSize& size) { return interleaved(size, "zero_bubble", true, 1); },
      .splits_backward = true,
      .torch_class = "ScheduleInterleavedZeroBubble",
      .searched = true,
      .in_rounds = true},
+    // "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), ZB-H2.
     {.name = "zb_h2",
      .about = "no bubbles between a rank's first and last action, with twice the memory of 1F1B",
-     .rows = zb_h2_rows,
+     .rows = [](const PipelineSize& size) { return interleaved(size, "zb_h2", true, 2); },
      .stages_per_rank = 1,
      .splits_backward = true,
      .in_rounds = true},
@@ -444,14 +420,14 @@ constexpr KnownSchedule kSchedules[] = {
      .torch_class = "ScheduleDualPipeV"},
     {.name = "v_half",
      .about = "half the activation memory of 1F1B",
-     .rows = v_half_rows,
+     .rows = [](const PipelineSize& size) { return RepeatedBlock(size, 2).rows(); },
      .stages_per_rank = 2,
      .v_shaped = true,
      .splits_backward = true,
      .searched = true},
     {.name = "v_min",
      .about = "a third of the activation memory of 1F1B",
-     .rows = v_min_rows,
+     .rows = [](const PipelineSize& size) { return RepeatedBlock(size, 1).rows(); },
      .stages_per_rank = 2,
      .v_shaped = true,
      .splits_backward = true,

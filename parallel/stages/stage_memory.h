@@ -19,7 +19,6 @@ struct StageUse {
   int32_t stage = 0;
   // Program order of the last node that uses the storage, for each piece: forward, I, W.
   std::array<uint32_t, 3> last = {kNever, kNever, kNever};
-  bool in_forward() const { return last[0] != kNever; }
   bool in_backward() const { return last[1] != kNever || last[2] != kNever; }
 };
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "parallel/schedule/schedule_check.h"
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
@@ -30,16 +31,15 @@ class ProtobufMessage {
     varint(field << 3);
     varint(value);
   }
-  // int32 and int64; negative values take ten bytes.
-  void signed_field(uint32_t field, int64_t value) { unsigned_field(field, static_cast<uint64_t>(value)); }
-  void bool_field(uint32_t field, bool value) { unsigned_field(field, value ? 1 : 0); }
   void text_field(uint32_t field, std::string_view text) {
     varint(field << 3 | 2);
     varint(text.size());
     bytes_ += text;
   }
   void message_field(uint32_t field, const ProtobufMessage& message) { text_field(field, message.bytes_); }
-  const std::string& bytes() const { return bytes_; }
+  // int32 and int64; negative values take ten bytes.
+  void add(uint32_t field, int64_t value) { unsigned_field(field, static_cast<uint64_t>(value)); }
+  void add(uint32_t field, std::string_view text) { text_field(field, text); }
   void clear() { bytes_.clear(); }
 
   // Appends the message with its length prefix.
@@ -96,9 +96,7 @@ class ProcessTrace {
   }
 
   std::string take() {
-    for (const PipelineActionTime& at : run_.actions(rank_)) {
-      computes(at.action) ? compute(at) : transfer(at);
-    }
+    for (const PipelineActionTime& at : run_.actions(rank_)) computes(at.action) ? compute(at) : transfer(at);
     return std::move(file_);
   }
   int64_t nodes() const { return static_cast<int64_t>(next_); }
@@ -107,16 +105,11 @@ class ProcessTrace {
   const StageParts& parts() const { return run_.stages().parts(); }
   int64_t number_of(int32_t rank, int64_t process) const { return rank * options_.processes_per_stage + process; }
 
-  void attribute(std::string_view name, uint32_t field, int64_t value) {
+  template <class Value>
+  void attribute(std::string_view name, uint32_t field, const Value& value) {
     ProtobufMessage attribute;
     attribute.text_field(kAttributeName, name);
-    attribute.signed_field(field, value);
-    node_.message_field(kAttribute, attribute);
-  }
-  void text_attribute(std::string_view name, std::string_view value) {
-    ProtobufMessage attribute;
-    attribute.text_field(kAttributeName, name);
-    attribute.text_field(kAttributeText, value);
+    attribute.add(field, value);
     node_.message_field(kAttribute, attribute);
   }
 
@@ -179,16 +172,14 @@ class ProcessTrace {
       if (segment.collective == PieceSegment::kComputes) {
         begin(name, kComputing, waits_for);
         times(clock, segment.seconds);
-        attribute("is_cpu_op", kAttributeBool, 0);
         attribute("num_ops", kAttributeInt64, segment.flops);
         attribute("tensor_size", kAttributeInt64, std::max<int64_t>(1, segment.bytes));
       } else {
         begin(name, kCollecting, waits_for);
         times(clock, segment.seconds);
-        attribute("is_cpu_op", kAttributeBool, 0);
         attribute("comm_type", kAttributeInt64, chakra_kind(static_cast<CollectiveKind>(segment.collective)));
         attribute("comm_size", kAttributeInt64, segment.bytes);
-        text_attribute("pg_name", std::to_string(segment.group));
+        attribute("pg_name", kAttributeText, std::to_string(segment.group));
       }
       clock += segment.seconds;
       waits_for = {end()};
@@ -196,33 +187,32 @@ class ProcessTrace {
     if (!waits_for.empty()) last_computed_ = waits_for.back();
   }
 
-  // Times are in whole microseconds. Durations end at the rounded start of the next node, so that sums do not drift.
+  // Writes the times of a device operation in whole microseconds. Durations end at the rounded start of the next node,
+  // so that sums do not drift.
   void times(double from, double seconds) {
     const auto begin = static_cast<int64_t>(std::llround(from * 1e6));
-    node_.signed_field(kStart, begin);
-    node_.signed_field(kDuration, std::max<int64_t>(0, std::llround((from + seconds) * 1e6) - begin));
+    node_.add(kStart, begin);
+    node_.add(kDuration, std::max<int64_t>(0, std::llround((from + seconds) * 1e6) - begin));
+    attribute("is_cpu_op", kAttributeBool, 0);
   }
 
   void transfer(const PipelineActionTime& at) {
     const PipelineAction& a = at.action;
-    const bool sends = a.work == kSendForward || a.work == kSendBackward;
-    const bool forward = a.work == kSendForward || a.work == kReceiveForward;
-    const int32_t other_stage = a.stage + (forward == sends ? 1 : -1);
-    const int32_t sender = sends ? a.stage : other_stage, receiver = sends ? other_stage : a.stage;
+    const bool sent = sends(a), forward = transfers_forward(a);
+    const int32_t sender = sent ? a.stage : other_stage(a), receiver = sent ? other_stage(a) : a.stage;
     const StageCosts& of = run_.stages().of(sender);
     const auto rank_of = [&](int32_t stage) { return number_of(run_.schedule().rank_of(stage), process_); };
     std::vector<uint64_t> waits_for;
     if (last_computed_) waits_for.push_back(*last_computed_);
-    begin(to_string(a), sends ? kSending : kReceiving, waits_for);
+    begin(to_string(a), sent ? kSending : kReceiving, waits_for);
     times(at.begin, at.end - at.begin);
-    attribute("is_cpu_op", kAttributeBool, 0);
     attribute("comm_size", kAttributeInt64, forward ? of.sends_forward : of.sends_backward);
     attribute("comm_src", kAttributeInt64, rank_of(sender));
     attribute("comm_dst", kAttributeInt64, rank_of(receiver));
     attribute("comm_tag", kAttributeInt64,
               ((int64_t{receiver} * run_.schedule().microbatches() + a.microbatch) << 1) | (forward ? 1 : 0));
     const uint64_t id = end();
-    if (!sends) received_[{a.stage, a.microbatch, forward}] = id;
+    if (!sent) received_[{a.stage, a.microbatch, forward}] = id;
   }
 
   const PipelineRun& run_;

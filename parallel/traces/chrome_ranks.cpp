@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "parallel/schedule/schedule_check.h"
 #include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
@@ -61,19 +62,17 @@ class RankEvents {
 };
 
 constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;
-using enum PipelineWork;
 
 void add_transfer(RankEvents& events, const PipelineRun& run, int32_t rank, const PipelineActionTime& at) {
   const PipelineAction& a = at.action;
-  const bool forward = a.work == kSendForward || a.work == kReceiveForward;
-  const bool sends = a.work == kSendForward || a.work == kSendBackward;
+  const bool forward = transfers_forward(a), sent = sends(a);
   const int lane = forward ? kForwardLane : kBackwardLane;
-  const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
+  const int32_t receiver = sent ? other_stage(a) : a.stage;
   const auto number = static_cast<uint64_t>(int64_t{receiver} * run.schedule().microbatches() + a.microbatch);
-  events.slice(rank, lane, sends ? "send" : "receive", to_string(a), at.begin, at.end,
+  events.slice(rank, lane, sent ? "send" : "receive", to_string(a), at.begin, at.end,
                {{"stage", a.stage}, {"microbatch", a.microbatch}});
-  events.arrow(rank, lane, forward ? "activations" : "gradients", number << 1 | (forward ? 1 : 0), sends,
-               sends ? at.begin : at.end);
+  events.arrow(rank, lane, forward ? "activations" : "gradients", number << 1 | (forward ? 1 : 0), sent,
+               sent ? at.begin : at.end);
 }
 
 }  // namespace

@@ -64,7 +64,6 @@ TEST(Generation, BytesOfATokenAreThoseOfTheFormula) {
       EXPECT_EQ(costs.cache->bytes_per_token, each.bytes);
       EXPECT_EQ(costs.cache->context, 1001);
       EXPECT_EQ(costs.cache->bytes, 3 * 1001 * each.bytes);
-      EXPECT_EQ(model.cache->bytes_per_token(each.dtype), each.bytes);
     }
   }
 }

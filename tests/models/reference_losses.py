@@ -88,9 +88,7 @@ def main():
         qk_rope_head_dim=8, v_head_dim=16, max_position_embeddings=64,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})).train())
 
-    for bilinear in (False, True):
-        image("unet_bilinear" if bilinear else "unet", fill(Unet(4, bilinear)), 37 if bilinear else 32,
-              ids([2, 37, 37] if bilinear else [2, 32, 32], 2))
+    image("unet", fill(Unet(4)), 32, ids([2, 32, 32], 2))
 
     lstm = fill(LstmLanguageModel(VOCAB, 16, 24, dropout=0.0))
     state = torch.zeros(2, 2, 24)
