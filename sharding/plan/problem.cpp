@@ -430,12 +430,9 @@ void ShardingProblemBuilder::find_uses() {
 void ShardingProblemBuilder::make_copies() {
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> of_key;  // producer, result, phase
   for (const NodeId node : memory_.nodes) {
-    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
-    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
-    size_t next = NodeTensors::of(graph_, node).operands.size();
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
-      const auto [producer, result] = tensors[next++];
+      const auto [producer, result] = made_by_[v];
       std::map<uint32_t, std::vector<const Use*>> by_phase;
       for (const Use& use : std::as_const(uses_of_)[v]) {
         if (!use.tied) by_phase[use.phase.index].push_back(&use);
@@ -494,12 +491,9 @@ void ShardingProblemBuilder::make_edges() {
     });
   }
   for (const NodeId node : memory_.nodes) {
-    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
-    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
-    size_t next = NodeTensors::of(graph_, node).operands.size();
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
-      const auto [producer, result] = tensors[next++];
+      const auto [producer, result] = made_by_[v];
       std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: first and last use
       for (const Use& use : std::as_const(uses_of_)[v]) {
         const int64_t begin = memory_.position[use.node];

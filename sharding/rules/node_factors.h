@@ -42,8 +42,6 @@ struct TensorFactors {
   std::vector<uint16_t> of;                 // results: positions of the arguments it depends on; empty: all
   int64_t tied = -1;                        // written operands: index of the result that aliases it; -1: none
   bool overwritten = false;                 // written operands: previous contents are not read
-
-  bool has(FactorId factor) const;
 };
 
 // Describes how an argument of the local call is computed.
