@@ -224,16 +224,6 @@ Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   return layout;
 }
 
-// Returns nullopt if a later axis already shards the same dimension: its pieces would have to be nested within the new
-// ones, but enclose them.
-std::optional<Layout> cut_locally(Layout layout, size_t axis, const Placement& to) {
-  for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (same_shard(layout[other], to)) return std::nullopt;
-  }
-  layout[axis] = to;
-  return layout;
-}
-
 }  // namespace
 
 std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
@@ -241,19 +231,19 @@ std::optional<RedistributionStep> redistribution_step(const Layout& layout, size
   const Placement from = layout[axis];
   if (from == to || to.is_partial()) return std::nullopt;
   RedistributionStep step{.axis = static_cast<uint8_t>(axis), .from = from, .to = to};
-  const Layout without = from.is_shard() ? gathered(layout, axis, mesh) : layout;
+  step.after = from.is_shard() ? gathered(layout, axis, mesh) : layout;
   if (to.is_replicate()) {
     step.kind = from.is_shard() ? RedistributionKind::kAllGather : RedistributionKind::kAllReduce;
-    step.after = without;
-    step.after[axis] = to;
   } else {
     step.kind = from.is_shard()     ? RedistributionKind::kAllToAll
                 : from.is_partial() ? RedistributionKind::kReduceScatter
                                     : RedistributionKind::kSlice;
-    const std::optional<Layout> after = cut_locally(without, axis, to);
-    if (!after) return std::nullopt;
-    step.after = *after;
+    // The pieces of a later axis with the same shard would have to be nested within the new ones, but enclose them.
+    for (size_t later = axis + 1; later < layout.size(); ++later) {
+      if (same_shard(step.after[later], to)) return std::nullopt;
+    }
   }
+  step.after[axis] = to;
   if (!local_sizes(sizes, step.after, mesh)) return std::nullopt;
   return step;
 }
@@ -342,8 +332,7 @@ struct RedistributionPlanner::State {
     }
     std::optional<uint32_t> find(const Layout& layout) const {
       const auto found = ids_.find(layout);
-      if (found == ids_.end()) return std::nullopt;
-      return found->second;
+      return found == ids_.end() ? std::nullopt : std::optional(found->second);
     }
     const std::vector<PricedStep>& steps(uint32_t vertex) {
       if (expanded_[vertex]) return steps_[vertex];

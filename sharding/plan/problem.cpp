@@ -133,12 +133,13 @@ void ShardingProblemBuilder::make_variables() {
     const NodeTensors tensors = NodeTensors::of(graph_, node);
     if (tensors.size() == 0) continue;
     ++problem_.tensor_nodes_;
-    const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
-    if (output || strategies_of(node, tensors).independent) {
-      make_places(node, tensors);
+    const NodeStrategies strategies = strategies_of(node, tensors);
+    if (!strategies.places.empty()) {
+      make_places(node, tensors, strategies);
     } else {
       uint32_t& variable = of_class[classes_.class_of[node]];
-      if (variable == 0) variable = make_variable(node, tensors);
+      if (variable == 0)
+        variable = make_variable(node, tensors, strategies.source, strategies.axis, time_.of(node)) + 1;
       problem_.variable_of_[node] = variable;
       problem_.variables_[variable - 1].nodes.push_back(node);
     }
@@ -155,22 +156,28 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   NodeStrategies strategies;
   if (graph_.target(node).kind() == TargetKind::kBuiltin) {
     strategies.source = RuleSource::kRule;
-    strategies.axis = builtin_strategies(graph_, node, tensors);
-  } else {
-    strategies = rules_.strategies(graph_, node, factors_);
+    if (graph_.node(node).target != target_of(Builtin::kOutput)) {
+      strategies.axis = builtin_strategies(graph_, node, tensors);
+      return strategies;
+    }
+    for (uint32_t i = 0; i < tensors.operands.size(); ++i) {
+      const NodeTensors own{.operands = {tensors.operands[i]}};
+      strategies.places.push_back({.operands = {i}, .results = {}, .axis = builtin_strategies(graph_, node, own)});
+    }
+    return strategies;
   }
-  if (strategies.random && !options_.shard_random) strategies.axis.resize(1);
+  strategies = rules_.strategies(graph_, node, factors_);
+  if (strategies.random && !options_.shard_random) {
+    strategies.axis.resize(1);
+    strategies.places.clear();
+  }
   return strategies;
 }
 
-// Creates the variable for the class of `node` and returns 1 + its number.
-uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
-  return make_variable(node, tensors, strategies_of(node, tensors), time_.of(node));
-}
-
-uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors,
-                                               const NodeStrategies& strategies, const NodeTime& time) {
-  const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, strategies.axis, options_.mesh);
+// Returns the number of the new variable.
+uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors, RuleSource source,
+                                               std::span<const AxisStrategy> axis, const NodeTime& time) {
+  const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, axis, options_.mesh);
   ShardingProblem::Variable variable{.operands = static_cast<uint32_t>(tensors.operands.size()),
                                      .results = static_cast<uint32_t>(tensors.results.size())};
   AssignmentNode made;
@@ -193,25 +200,23 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
     made.costs.push_back(std::llround(seconds * 1e12));
     made.strategies.push_back(name_of(strategy, tensors));
   }
-  sources_.push_back(strategies.source);
+  sources_.push_back(source);
   problem_.assignment_.nodes.push_back(std::move(made));
   problem_.variables_.push_back(std::move(variable));
-  return static_cast<uint32_t>(problem_.variables_.size());
+  return static_cast<uint32_t>(problem_.variables_.size() - 1);
 }
 
-// Creates a variable for each independent place of a node (problem_nodes.h). Identical places, in this node and in
-// nodes of its class, share one. The node's time is divided among its places by bytes.
-void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors) {
+// Creates a variable for each independent place of a node. Identical places, in this node and in nodes of its class,
+// share one. The node's time is divided among its places by bytes.
+void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors, const NodeStrategies& strategies) {
   const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
-  NodeStrategies all;
-  if (!output) all = strategies_of(node, tensors);
-  const std::vector<NodePlace> found = output ? places_of_output(tensors) : places_of(tensors, all.axis);
   double bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
   const NodeTime& time = time_.of(node);
   const double fixed = time.seconds - std::max(time.compute, time.memory);
   std::vector<ShardingProblem::Place>& places = problem_.places_[node];
-  for (const NodePlace& at : found) {
+  results_of_[node] = tensors.results;
+  for (const PlaceStrategies& at : strategies.places) {
     NodeTensors own;
     double own_bytes = 0;
     std::vector<uint64_t> key{options_.unfold || output ? node.index : classes_.class_of[node],
@@ -226,14 +231,13 @@ void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors
     }
     const auto [known, is_new] = alike_.try_emplace(std::move(key), 0);
     if (is_new) {
-      NodeStrategies strategies{.source = output ? RuleSource::kRule : all.source};
-      strategies.axis = output ? builtin_strategies(graph_, node, own) : strategies_at(all.axis, at);
-      const double share = bytes > 0 ? own_bytes / bytes : 1.0 / static_cast<double>(found.size());
+      const auto count = static_cast<double>(strategies.places.size());
+      const double share = bytes > 0 ? own_bytes / bytes : 1.0 / count;
       NodeTime part = time;
       part.compute *= share;
       part.memory *= share;
-      part.seconds = std::max(part.compute, part.memory) + fixed / static_cast<double>(found.size());
-      known->second = make_variable(node, own, strategies, output ? NodeTime{} : part) - 1;
+      part.seconds = std::max(part.compute, part.memory) + fixed / count;
+      known->second = make_variable(node, own, strategies.source, at.axis, output ? NodeTime{} : part);
     }
     ShardingProblem::Variable& variable = problem_.variables_[known->second];
     variable.nodes.push_back(node);
@@ -303,27 +307,28 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
   const std::vector<NodeId> nodes = problem_.variables_[number].nodes;
   const std::vector<uint32_t> places = problem_.variables_[number].places;
   const uint32_t strategies = static_cast<uint32_t>(problem_.assignment_.nodes[number].costs.size());
-  std::vector<NodeTensors> tensors_of_node;
+  std::vector<std::vector<ValueId>> results_of_node(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
-    NodeTensors tensors = NodeTensors::of(graph_, nodes[i]);
-    if (!places.empty()) {
-      std::vector<ValueId> results;
-      for (const uint32_t r : problem_.places_.at(nodes[i])[places[i]].results) results.push_back(tensors.results[r]);
-      tensors.results = std::move(results);
+    if (places.empty()) {
+      results_of_node[i] = NodeTensors::of(graph_, nodes[i]).results;
+    } else {
+      const std::vector<ValueId>& results = results_of_.at(nodes[i]);
+      for (const uint32_t r : problem_.places_.at(nodes[i])[places[i]].results) {
+        results_of_node[i].push_back(results[r]);
+      }
     }
-    tensors_of_node.push_back(std::move(tensors));
   }
-  const NodeTensors& first = tensors_of_node.front();
+  const std::vector<ValueId>& first = results_of_node.front();
   std::vector<Made> memory;
-  for (uint32_t r = 0; r < first.results.size(); ++r) {
+  for (uint32_t r = 0; r < first.size(); ++r) {
     Made made;
     for (size_t i = 0; i < nodes.size(); ++i) {
       const NodeId node = nodes[i];
-      const NodeTensors& tensors = tensors_of_node[i];
-      const StorageId storage = graph_.value(tensors.results[r]).storage;
+      const std::vector<ValueId>& results = results_of_node[i];
+      const StorageId storage = graph_.value(results[r]).storage;
       const auto shares = [&](ValueId v) { return graph_.value(v).storage == storage; };
       if (!storage.valid() || graph_.storage(storage).born != node ||
-          std::any_of(tensors.results.begin(), tensors.results.begin() + r, shares)) {
+          std::any_of(results.begin(), results.begin() + r, shares)) {
         continue;
       }
       const NodeId freed = graph_.storage(storage).freed_after;
@@ -334,7 +339,7 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
     if (made.live.empty()) continue;
     const bool kept = std::ranges::any_of(made.live, [&](const LiveInterval& live) { return is_kept(live); });
     made.live = stacked(std::move(made.live));
-    const int64_t bytes = graph_.storage(graph_.value(first.results[r]).storage).bytes;
+    const int64_t bytes = graph_.storage(graph_.value(first[r]).storage).bytes;
     for (uint32_t s = 0; s < strategies; ++s) {
       const ShardingProblem::Variable& variable = problem_.variables_[number];
       made.usages.push_back(bytes /
@@ -425,12 +430,9 @@ void ShardingProblemBuilder::find_uses() {
 void ShardingProblemBuilder::make_copies() {
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> of_key;  // producer, result, phase
   for (const NodeId node : memory_.nodes) {
-    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
-    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
-    size_t next = NodeTensors::of(graph_, node).operands.size();
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
-      const auto [producer, result] = tensors[next++];
+      const auto [producer, result] = made_by_[v];
       std::map<uint32_t, std::vector<const Use*>> by_phase;
       for (const Use& use : std::as_const(uses_of_)[v]) {
         if (!use.tied) by_phase[use.phase.index].push_back(&use);
@@ -481,12 +483,17 @@ void ShardingProblemBuilder::add_layouts(uint32_t copy, uint32_t variable, uint3
 
 void ShardingProblemBuilder::make_edges() {
   for (const NodeId node : memory_.nodes) {
-    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
-    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
-    size_t next = NodeTensors::of(graph_, node).operands.size();
+    graph_.for_each_output(node, [&](ValueId v) {
+      const StorageId storage = graph_.value(v).storage;
+      if (!storage.valid() || graph_.storage(storage).born == node) return;
+      int64_t& last = last_use_of_view_[{node, storage}];
+      last = std::max(last, memory_.last_use[v]);
+    });
+  }
+  for (const NodeId node : memory_.nodes) {
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
-      const auto [producer, result] = tensors[next++];
+      const auto [producer, result] = made_by_[v];
       std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: first and last use
       for (const Use& use : std::as_const(uses_of_)[v]) {
         const int64_t begin = memory_.position[use.node];
@@ -511,13 +518,8 @@ void ShardingProblemBuilder::make_edges() {
 
 // Returns one past the last node that uses the copy made for `node`, including uses through views.
 int64_t ShardingProblemBuilder::end_of_use(NodeId node, ValueId operand) const {
-  int64_t last = memory_.position[node];
-  graph_.for_each_output(node, [&](ValueId result) {
-    if (graph_.value(result).storage.valid() && graph_.value(result).storage == graph_.value(operand).storage) {
-      last = std::max(last, memory_.last_use[result]);
-    }
-  });
-  return last + 1;
+  const auto view = last_use_of_view_.find({node, graph_.value(operand).storage});
+  return 1 + std::max(memory_.position[node], view == last_use_of_view_.end() ? 0 : view->second);
 }
 
 void ShardingProblemBuilder::add_edge(const EdgeKey& key, ValueId value, const LiveInterval& live) {

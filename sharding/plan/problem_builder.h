@@ -76,10 +76,9 @@ class ShardingProblemBuilder {
 
   void split_pinned_classes();
   void make_variables();
-  uint32_t make_variable(NodeId node, const NodeTensors& tensors);
-  uint32_t make_variable(NodeId node, const NodeTensors& tensors, const NodeStrategies& strategies,
+  uint32_t make_variable(NodeId node, const NodeTensors& tensors, RuleSource source, std::span<const AxisStrategy> axis,
                          const NodeTime& time);
-  void make_places(NodeId node, const NodeTensors& tensors);
+  void make_places(NodeId node, const NodeTensors& tensors, const NodeStrategies& strategies);
   NodeStrategies strategies_of(NodeId node, const NodeTensors& tensors) const;
   void finish_variable(uint32_t number);
   bool is_in_layer(NodeId node) const;
@@ -119,7 +118,9 @@ class ShardingProblemBuilder {
   std::vector<bool> in_layer_;  // by variable, of nodes and of copies
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, ShardingProblem::TensorOf> made_by_;
-  std::map<std::vector<uint64_t>, uint32_t> alike_;  // variable of identical places, by content
+  std::map<std::vector<uint64_t>, uint32_t> alike_;                   // variable of identical places, by content
+  std::map<NodeId, std::vector<ValueId>> results_of_;                 // of nodes with places
+  std::map<std::pair<NodeId, StorageId>, int64_t> last_use_of_view_;  // of results that alias another node's storage
   IdMap<ValueId, std::vector<Use>> uses_of_;
   std::map<std::pair<ValueId, uint32_t>, uint32_t> copy_of_;  // value, phase: variable
   std::map<EdgeKey, Edge> edges_;

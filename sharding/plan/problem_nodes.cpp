@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <fnmatch.h>
-#include <map>
-#include <numeric>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -189,61 +186,6 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
     while (a > 0 && ++pick[a - 1] == axis.size()) pick[--a] = 0;
     if (a == 0) return found;
   }
-}
-
-std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis) {
-  std::vector<uint32_t> parent(tensors.size());
-  std::iota(parent.begin(), parent.end(), 0U);
-  const auto find = [&](uint32_t i) {
-    while (parent[i] != i) i = parent[i] = parent[parent[i]];
-    return i;
-  };
-  std::vector<bool> cut(tensors.size(), false);
-  const size_t operands = tensors.operands.size();
-  for (const AxisStrategy& strategy : axis) {
-    std::optional<uint32_t> first;
-    for (uint32_t i = 0; i < tensors.size(); ++i) {
-      if ((i < operands ? strategy.operands[i] : strategy.results[i - operands]).is_replicate()) continue;
-      cut[i] = true;
-      if (!first) first = i;
-      parent[find(i)] = find(*first);
-    }
-  }
-  std::vector<NodePlace> places;
-  NodePlace rest;
-  std::map<uint32_t, size_t> of_root;
-  for (uint32_t i = 0; i < tensors.size(); ++i) {
-    NodePlace* place = &rest;
-    if (cut[i]) {
-      const auto [at, is_new] = of_root.try_emplace(find(i), places.size());
-      if (is_new) places.emplace_back();
-      place = &places[at->second];
-    }
-    (i < operands ? place->operands : place->results).push_back(i < operands ? i : i - static_cast<uint32_t>(operands));
-  }
-  if (!rest.operands.empty() || !rest.results.empty()) places.push_back(std::move(rest));
-  return places;
-}
-
-std::vector<NodePlace> places_of_output(const NodeTensors& tensors) {
-  std::vector<NodePlace> places;
-  for (uint32_t i = 0; i < tensors.operands.size(); ++i) places.push_back({.operands = {i}, .results = {}});
-  return places;
-}
-
-std::vector<AxisStrategy> strategies_at(std::span<const AxisStrategy> axis, const NodePlace& place) {
-  std::vector<AxisStrategy> found;
-  for (const AxisStrategy& all : axis) {
-    AxisStrategy own{.name = all.name, .operands = {}, .results = {}, .extent = all.extent};
-    bool cuts = found.empty();
-    for (const uint32_t i : place.operands) own.operands.push_back(all.operands[i]);
-    for (const uint32_t i : place.results) own.results.push_back(all.results[i]);
-    for (const std::vector<Placement>* placements : {&own.operands, &own.results}) {
-      for (const Placement& placement : *placements) cuts |= !placement.is_replicate();
-    }
-    if (cuts) found.push_back(std::move(own));
-  }
-  return found;
 }
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Finds nodes by name, and groups identical nodes and independent tensors, for the assignment problem.
+// Finds nodes by name, and groups identical nodes, for the assignment problem.
 #pragma once
 
 #include <cstdint>
@@ -50,17 +50,5 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
 // Returns the strategies of sg::input and other placeholders, sg::alias and outputs on one axis: replicate, or shard a
 // dimension.
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
-
-// Tensors of a node that are independent of its others, such as one index of the lists of _foreach_add_.
-struct NodePlace {
-  std::vector<uint32_t> operands, results;  // indices in the node
-};
-
-// Groups tensors that some strategy shards together. Tensors that no strategy shards form one more place, the last.
-std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis);
-// Returns one place for each operand.
-std::vector<NodePlace> places_of_output(const NodeTensors& tensors);
-// Returns the strategies of one place; the first is replicated.
-std::vector<AxisStrategy> strategies_at(std::span<const AxisStrategy> axis, const NodePlace& place);
 
 }  // namespace shadowgraph

@@ -87,6 +87,22 @@ GraphLayouts with_repeated(const GraphLayouts& plan, const Graph& rewritten) {
 
 namespace {
 
+// Evaluates a given plan. One with different layouts for identical layers, of which some may be recomputed, needs a
+// separate variable for each.
+ShardingResult measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
+  if (options.plan->mesh.to_string() != sharding.mesh.to_string()) {
+    throw Error(fmt::format("the given plan is for mesh {}, not {}", options.plan->mesh.to_string(),
+                            sharding.mesh.to_string()));
+  }
+  try {
+    return shard(graph, sharding, options);
+  } catch (const InfeasibleError&) {
+    if (sharding.unfold) throw;
+    sharding.unfold = true;
+    return shard(graph, sharding, options);
+  }
+}
+
 class AlternatingSearch {
  public:
   AlternatingSearch(const Graph& graph, const ShardingOptions& sharding, const RecomputeAndShardOptions& options)
@@ -200,25 +216,13 @@ class AlternatingSearch {
     ShardOptions given = trial_;
     given.plan = &whole;
     try {
-      note(what, choices[most], measured(graph, given));
+      note(what, choices[most], measured(graph, sharding_, given));
     } catch (const InfeasibleError& error) {
       RecomputeRound round{.what = what, .why_not = error.what()};
       describe(round, choices[most]);
       rounds_.push_back(std::move(round));
     }
     return &choices[most];
-  }
-
-  // Evaluates a given plan. If only some layers are recomputed, layers that were identical before may have different
-  // layouts in the plan, and each needs a separate variable.
-  ShardingResult measured(const Graph& graph, const ShardOptions& given) const {
-    try {
-      return shard(graph, sharding_, given);
-    } catch (const InfeasibleError&) {
-      ShardingOptions each = sharding_;
-      each.unfold = true;
-      return shard(graph, each, given);
-    }
   }
 
   int64_t peak_of(const Graph& graph, const GraphLayouts& plan) const {
@@ -265,7 +269,7 @@ class AlternatingSearch {
     const GraphLayouts plan = std::move(*best_plan_);
     ShardOptions all = options_.shard;
     all.plan = &plan;
-    found.result = measured(found.graph, all);
+    found.result = measured(found.graph, sharding_, all);
     // Keep the solver's solution and bound.
     found.result.solution = std::move(best_solution_);
     found.result.bound = best_bound_;
@@ -355,21 +359,6 @@ ShardOptions options_of_search(const ShardingRequest& request) {
   options.solve.solver = request.solver;
   options.solve.highs = request.highs;
   return options;
-}
-
-// A plan with different layouts for identical layers needs a separate variable for each.
-ShardingResult measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
-  if (options.plan->mesh.to_string() != sharding.mesh.to_string()) {
-    throw Error(fmt::format("the given plan is for mesh {}, not {}", options.plan->mesh.to_string(),
-                            sharding.mesh.to_string()));
-  }
-  try {
-    return shard(graph, sharding, options);
-  } catch (const InfeasibleError&) {
-    if (sharding.unfold) throw;
-    sharding.unfold = true;
-    return shard(graph, sharding, options);
-  }
 }
 
 ShardingResult searched_or_given(const Graph& graph, ShardingOptions sharding, const ShardingRequest& request) {

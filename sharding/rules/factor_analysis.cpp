@@ -197,21 +197,28 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
   const std::shared_ptr<const KnownCall> call = table_->known(graph, node);
   const NodeFactors& factors = call->factors;
   const std::vector<ValueId> operands = NodeTensors::of(graph, node).operands;
-  NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
-  for (const AxisStrategy& strategy : call->strategies().axis) {
+  const NodeStrategies& known = call->strategies();
+  NodeStrategies all{.source = known.source, .random = known.random, .places = known.places};
+  for (const AxisStrategy& strategy : known.axis) {
     // Keep a strategy that is partial throughout only if something can be partial.
-    const bool is_first = &strategy == &call->strategies().axis[0];
+    const bool is_first = &strategy == &known.axis[0];
     if (is_first || strategy.extent > 0 || analysis.can_be_given(strategy, operands)) all.axis.push_back(strategy);
   }
   const uint32_t own = node.index < analysis.first_of_node_.size() ? analysis.first_of_node_[node.index] : kNoElement;
   if (own == kNoElement || own + factors.factors.size() > analysis.parent_.size()) return all;
-  for (size_t f = 0; f < factors.factors.size(); ++f) {
-    if (factors.factors[f].whole || factors.factors[f].extent < 2) continue;
-    for (const int64_t at : analysis.splits_[analysis.find(static_cast<uint32_t>(own + f))]) {
-      if (factors.factors[f].extent % at != 0) continue;
-      std::optional<AxisStrategy> strategy = strategy_of(factors, static_cast<FactorId>(f), at);
-      if (strategy) all.axis.push_back(std::move(*strategy));
+  const auto add_splits = [&](const NodeFactors& of, FactorId first, std::vector<AxisStrategy>& axis) {
+    for (FactorId f = 0; f < of.factors.size(); ++f) {
+      if (of.factors[f].whole || of.factors[f].extent < 2) continue;
+      for (const int64_t at : analysis.splits_[analysis.find(own + first + f)]) {
+        if (of.factors[f].extent % at != 0) continue;
+        std::optional<AxisStrategy> strategy = strategy_of(of, f, at);
+        if (strategy) axis.push_back(std::move(*strategy));
+      }
     }
+  };
+  if (call->places.empty()) add_splits(factors, 0, all.axis);
+  for (size_t p = 0; p < call->places.size(); ++p) {
+    add_splits(call->places[p].factors, call->places[p].first, all.places[p].axis);
   }
   return all;
 }

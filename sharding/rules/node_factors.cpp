@@ -12,12 +12,6 @@
 
 namespace shadowgraph {
 
-bool TensorFactors::has(FactorId factor) const {
-  return std::any_of(dims.begin(), dims.end(), [&](const std::vector<FactorId>& dim) {
-    return std::find(dim.begin(), dim.end(), factor) != dim.end();
-  });
-}
-
 NodeCall::NodeCall(const Graph& graph, NodeId node) : graph_(graph), node_(node) {}
 
 int NodeCall::position(std::string_view name) const {

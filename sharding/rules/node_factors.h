@@ -21,7 +21,7 @@
 
 namespace shadowgraph {
 
-using FactorId = uint16_t;
+using FactorId = uint32_t;
 
 struct Factor {
   std::string name;
@@ -42,8 +42,6 @@ struct TensorFactors {
   std::vector<uint16_t> of;                 // results: positions of the arguments it depends on; empty: all
   int64_t tied = -1;                        // written operands: index of the result that aliases it; -1: none
   bool overwritten = false;                 // written operands: previous contents are not read
-
-  bool has(FactorId factor) const;
 };
 
 // Describes how an argument of the local call is computed.
@@ -68,6 +66,13 @@ struct NodeFactors {
   std::vector<AxisStrategy> partial;  // strategies without sharding
   std::vector<LocalArgument> local;
   size_t tensors = 0;  // operands without constants
+};
+
+// Independent tensors of a call, with factors of their own.
+struct PlaceFactors {
+  std::vector<uint32_t> operands, results;  // indices in the node
+  FactorId first = 0;                       // index of the first factor in the call
+  NodeFactors factors;
 };
 
 // A call as seen by rules.
@@ -147,6 +152,7 @@ ClassBuilder find_class(std::string_view word);
 // Cached result for a call; applies to all nodes with the same call on tensors of the same geometry.
 struct KnownCall {
   NodeFactors factors;
+  std::vector<PlaceFactors> places;  // see NodeStrategies::places
   // Strategies of the call itself, without constraints from other nodes. Computed when they are first needed: those of
   // sg::output, each with a placement of every output, are not.
   const NodeStrategies& strategies() const;
@@ -178,8 +184,6 @@ struct ShardingRules::Table {
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
 // Returns the strategy that replicates all tensors.
 AxisStrategy replicated(const NodeFactors& factors);
-// Returns all strategies, the replicated one first.
-NodeStrategies strategies_of(const NodeFactors& factors);
 // Returns true if written operands keep their layouts. An overwritten operand takes its new layout.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);
 

@@ -404,14 +404,14 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
       first[i]->dims[d] = {b.factor(fmt::format("t{}.{}", i, d), first[i]->sizes[d])};
     }
   }
+  bool whole = false;
   const auto follow = [&](const std::vector<TensorFactors*>& list) {
     for (size_t i = 0; i < list.size(); ++i) {
       TensorFactors& tensor = *list[i];
       if (list.size() == first.size() && tensor.sizes == first[i]->sizes) {
         tensor.dims = first[i]->dims;
-      } else if (std::any_of(tensor.sizes.begin(), tensor.sizes.end(), [](int64_t size) { return size != 1; })) {
-        // Then its tensors must be replicated.
-        for (Factor& factor : b.made.factors) factor.whole = true;
+      } else {  // a tensor of several elements is read as a whole
+        whole |= std::ranges::any_of(tensor.sizes, [](int64_t size) { return size != 1; });
       }
     }
   };
@@ -425,6 +425,7 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
     }
     if (!list.empty()) follow(list);
   }
+  for (Factor& factor : b.made.factors) factor.whole |= whole;
 }
 
 // Any sharding of the requested sizes.
@@ -585,12 +586,12 @@ void einsum(const RuleText& rule, FactorBuilder& b) {
   std::erase(text, ' ');
   const size_t arrow = text.find("->");
   if (arrow == text.npos || text.find('.') != text.npos) throw Misfit("einsum without an arrow, or with an ellipsis");
-  std::array<int, 256> factors{};
+  std::array<int64_t, 256> factors{};
   factors.fill(-1);
   const auto spread = [&](std::string_view letters, TensorFactors& tensor) {
     if (letters.size() != tensor.dims.size()) throw Misfit("a tensor's rank differs from its einsum subscripts");
     for (size_t d = 0; d < letters.size(); ++d) {
-      int& factor = factors[static_cast<unsigned char>(letters[d])];
+      int64_t& factor = factors[static_cast<unsigned char>(letters[d])];
       if (factor < 0) factor = b.factor(std::string(1, letters[d]), tensor.sizes[d]);
       if (b.made.factors[static_cast<size_t>(factor)].extent != tensor.sizes[d]) throw Misfit("einsum that broadcasts");
       tensor.dims[d] = {static_cast<FactorId>(factor)};

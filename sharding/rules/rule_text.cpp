@@ -106,11 +106,7 @@ class RuleReader {
         tensor.list = cursor_.eat('[');
         tensor.aligned = cursor_.eat('{');
         const char close = tensor.aligned ? '}' : ']';
-        while (!at_end_of_tensor() && cursor_.peek() != close) {
-          if (results && cursor_.eat_word("of")) {
-            while (!at_end_of_tensor()) tensor.of.push_back(word("the name of an argument"));
-            break;
-          }
+        while (!at_end_of_tensor() && cursor_.peek() != close && !(results && at_word("of"))) {
           read_dim(tensor.dims.emplace_back());
           if (tensor.aligned) tensor.dims.back().broadcast = true;
         }
@@ -140,14 +136,14 @@ class RuleReader {
 
   bool at_end_of_clause() { return cursor_.at_end() || cursor_.peek() == ';'; }
 
-  bool at_if() const {
+  bool at_word(std::string_view word) const {
     Cursor ahead = cursor_;
-    return ahead.eat_word("if");
+    return ahead.eat_word(word);
   }
 
   std::vector<std::vector<std::string>> read_groups() {
     std::vector<std::vector<std::string>> groups(1);
-    while (!at_end_of_clause() && !at_if()) {
+    while (!at_end_of_clause() && !at_word("if")) {
       if (cursor_.eat('|')) {
         groups.emplace_back();
       } else {

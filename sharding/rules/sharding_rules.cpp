@@ -158,14 +158,16 @@ AxisStrategy replicated(const NodeFactors& factors) {
   return strategy;
 }
 
-NodeStrategies strategies_of(const NodeFactors& factors) {
-  NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
-  all.axis.push_back(replicated(factors));
+namespace {
+
+// Returns all strategies, the replicated one first.
+std::vector<AxisStrategy> strategies_of(const NodeFactors& factors) {
+  std::vector<AxisStrategy> all{replicated(factors)};
   const auto add = [&](AxisStrategy strategy) {
-    const bool known = std::any_of(all.axis.begin(), all.axis.end(), [&](const AxisStrategy& other) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const AxisStrategy& other) {
       return other.operands == strategy.operands && other.results == strategy.results;
     });
-    if (!known) all.axis.push_back(std::move(strategy));
+    if (!known) all.push_back(std::move(strategy));
   };
   for (size_t f = 0; f < factors.factors.size(); ++f) {
     if (factors.factors[f].whole || factors.factors[f].extent < 2) continue;
@@ -178,7 +180,57 @@ NodeStrategies strategies_of(const NodeFactors& factors) {
   return all;
 }
 
-namespace {
+// Groups the tensors of an independent call by their factors. A strategy of all tensors for each of them would be
+// quadratic in the length of the lists.
+std::vector<PlaceFactors> places_of(const NodeFactors& call) {
+  if (!call.independent || !call.partial.empty()) return {};
+  std::vector<PlaceFactors> places;
+  PlaceFactors rest;  // tensors that are never sharded
+  std::unordered_map<FactorId, size_t> place_of;
+  const auto place_at = [&](const TensorFactors& tensor) -> PlaceFactors& {
+    const bool cut = std::ranges::any_of(tensor.dims, [&](const std::vector<FactorId>& dim) {
+      return !dim.empty() && !call.factors[dim[0]].whole && call.factors[dim[0]].extent > 1;
+    });
+    if (!cut) return rest;
+    const FactorId first = tensor.dims[0][0];
+    const auto [found, is_new] = place_of.try_emplace(first, places.size());
+    if (is_new) {
+      const auto begin = call.factors.begin() + first;
+      places.push_back({.first = first});
+      places.back().factors.factors.assign(begin, begin + static_cast<ptrdiff_t>(tensor.dims.size()));
+    }
+    return places[found->second];
+  };
+  const auto own = [&](TensorFactors tensor, const PlaceFactors& place) {
+    for (std::vector<FactorId>& dim : tensor.dims) {
+      if (&place == &rest) dim.clear();
+      for (FactorId& f : dim) f -= place.first;
+    }
+    return tensor;
+  };
+  std::vector<int64_t> index(call.results.size());  // of each result in its place
+  for (const TensorFactors& operand : call.operands) {
+    if (operand.operand < 0) continue;
+    // A written tensor is in the place of the result that aliases it.
+    PlaceFactors& place = place_at(operand.tied < 0 ? operand : call.results[static_cast<size_t>(operand.tied)]);
+    place.factors.operands.push_back(own(operand, place));
+    place.factors.operands.back().operand = static_cast<int64_t>(place.factors.tensors++);
+    place.operands.push_back(static_cast<uint32_t>(operand.operand));
+  }
+  for (uint32_t r = 0; r < call.results.size(); ++r) {
+    PlaceFactors& place = place_at(call.results[r]);
+    index[r] = static_cast<int64_t>(place.results.size());
+    place.factors.results.push_back(own(call.results[r], place));
+    place.results.push_back(r);
+  }
+  if (!rest.operands.empty() || !rest.results.empty()) places.push_back(std::move(rest));
+  for (PlaceFactors& place : places) {
+    for (TensorFactors& operand : place.factors.operands) {
+      if (operand.tied >= 0) operand.tied = index[static_cast<size_t>(operand.tied)];
+    }
+  }
+  return places;
+}
 
 // Rules registered by users; process-wide.
 struct Registered {
@@ -289,7 +341,13 @@ const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) 
 }
 
 const NodeStrategies& KnownCall::strategies() const {
-  std::call_once(once_, [&] { strategies_ = strategies_of(factors); });
+  std::call_once(once_, [&] {
+    strategies_ = {.source = factors.source, .random = factors.random};
+    strategies_.axis = places.empty() ? strategies_of(factors) : std::vector<AxisStrategy>{replicated(factors)};
+    for (const PlaceFactors& place : places) {
+      strategies_.places.push_back({place.operands, place.results, strategies_of(place.factors)});
+    }
+  });
   return strategies_;
 }
 
@@ -328,6 +386,7 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   }
   auto call = std::make_shared<KnownCall>();
   call->factors = work_out(graph, node);
+  call->places = places_of(call->factors);
   const std::lock_guard lock(mutex);
   return calls.try_emplace(key, std::move(call)).first->second;
 }
@@ -390,49 +449,35 @@ int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<cons
   return 0;
 }
 
-// Calls `f` with each factor that the layouts may shard on an axis, and with its strategy.
-template <class F>
-void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> operands,
-                           std::span<const Layout> results, size_t axis, int64_t devices, const F& visit) {
+std::optional<AxisCut> find_cut(const NodeFactors& factors, std::span<const Layout> operands,
+                                std::span<const Layout> results, size_t axis, int64_t devices) {
+  const auto fits = [&](AxisStrategy strategy) {
+    return strategy.extent == 0 && fits_writes(factors, strategy) && has_layouts(strategy, operands, results, axis);
+  };
+  if (fits(replicated(factors)) || std::ranges::any_of(factors.partial, fits)) return AxisCut{.devices = devices};
   for (size_t f = 0; f < factors.factors.size(); ++f) {
     const Factor& factor = factors.factors[f];
     if (factor.whole || factor.extent % devices != 0) continue;
     const auto id = static_cast<FactorId>(f);
     const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
     if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
-    if (const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer)) visit(id, *strategy);
+    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
+    if (strategy && has_layouts(*strategy, operands, results, axis)) return AxisCut{.factor = id, .devices = devices};
   }
+  return std::nullopt;
 }
 
-std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
-                                std::span<const Layout> results, size_t axis, int64_t devices) {
-  const auto fits = [&](AxisStrategy strategy) {
-    return strategy.extent == 0 && fits_writes(call.factors, strategy) &&
-           has_layouts(strategy, operands, results, axis);
+// Returns true if every independent place has one of its strategies on the axis.
+bool fit_places(const KnownCall& call, std::span<const Layout> operands, std::span<const Layout> results, size_t axis,
+                int64_t devices) {
+  const auto at = [](std::span<const Layout> layouts, const std::vector<uint32_t>& indices) {
+    std::vector<Layout> found;
+    for (const uint32_t i : indices) found.push_back(layouts[i]);
+    return found;
   };
-  if (fits(replicated(call.factors)) || std::ranges::any_of(call.factors.partial, fits)) {
-    return AxisCut{.devices = devices};
-  }
-  std::optional<AxisCut> found;
-  for_each_possible_cut(call.factors, operands, results, axis, devices, [&](FactorId id, const AxisStrategy& strategy) {
-    if (!found && has_layouts(strategy, operands, results, axis)) found = AxisCut{.factor = id, .devices = devices};
+  return std::ranges::all_of(call.places, [&](const PlaceFactors& place) {
+    return find_cut(place.factors, at(operands, place.operands), at(results, place.results), axis, devices).has_value();
   });
-  return found;
-}
-
-// Returns true if each tensor's placement on an axis matches some factor, for independent factors.
-bool matches_independently(const NodeFactors& factors, std::span<const Layout> operands,
-                           std::span<const Layout> results, size_t axis, int64_t devices) {
-  AxisStrategy all = replicated(factors);
-  for_each_possible_cut(factors, operands, results, axis, devices, [&](FactorId, const AxisStrategy& strategy) {
-    for (size_t i = 0; i < all.operands.size(); ++i) {
-      if (!strategy.operands[i].is_replicate()) all.operands[i] = strategy.operands[i];
-    }
-    for (size_t i = 0; i < all.results.size(); ++i) {
-      if (!strategy.results[i].is_replicate()) all.results[i] = strategy.results[i];
-    }
-  });
-  return has_layouts(all, operands, results, axis);
 }
 
 // Returns contiguous strides for these sizes, in the order of `strides`; 0 stays 0.
@@ -546,8 +591,11 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
   }
   std::vector<AxisCut> cuts;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
-    if (!cut && factors.independent && matches_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
+    const int64_t devices = mesh.axes[axis].size;
+    std::optional<AxisCut> cut;
+    if (call->places.empty()) {
+      cut = find_cut(factors, operands, results, axis, devices);
+    } else if (fit_places(*call, operands, results, axis, devices)) {
       cut = AxisCut{};
     }
     if (!cut) fail(fmt::format("no strategy for axis {} has these placements", mesh.axes[axis].name));

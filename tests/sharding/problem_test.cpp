@@ -2,6 +2,7 @@
 #include "shadowgraph/shard/problem.h"
 
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,7 @@
 #include "shadowgraph/shard/solver.h"
 #include "sharding/plan/problem_builder.h"
 #include "sharding/plan/problem_nodes.h"
+#include "sharding/rules/factor_analysis.h"
 
 namespace shadowgraph {
 namespace {
@@ -140,6 +142,77 @@ TEST_F(ShardingProblems, PlacesOfAListShareItsTime) {
   for (const NodeId node : graph.nodes()) seconds += time.of(node).seconds;
   EXPECT_GT(time.of(nodes_calling(graph, "aten::_foreach_exp").at(0)).compute, 1e-10);
   EXPECT_NEAR(static_cast<double>(problem.cost(first).compute) * 1e-12, seconds, 1e-11);
+}
+
+// Lists of thousands of tensors: the strategies grow with the number of tensors, not with its square.
+TEST_F(ShardingProblems, StrategiesOfListsAreLinearInTheirLength) {
+  const auto step = [](size_t count) {
+    const FakeTensorMode mode({.device = at::kCUDA});
+    std::vector<at::Tensor> parameters;
+    for (size_t i = 0; i < count; ++i) parameters.push_back(at::ones({8, 6}));
+    Capture session({.mode = {.device = at::kCUDA}});
+    at::_foreach_mul_(parameters, 2);
+    return session.finish(at::_foreach_sqrt(parameters));
+  };
+  const auto entries = [](const Graph& graph, const char* name) {
+    const auto of_axis = [](const std::vector<AxisStrategy>& axis) {
+      size_t sum = 0;
+      for (const AxisStrategy& strategy : axis) sum += strategy.operands.size() + strategy.results.size();
+      return sum;
+    };
+    const ShardingRules rules;
+    const FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
+    const NodeStrategies found = rules.strategies(graph, nodes_calling(graph, name).at(0), analysis);
+    size_t sum = of_axis(found.axis);
+    for (const PlaceStrategies& place : found.places) sum += place.operands.size() + of_axis(place.axis);
+    return sum;
+  };
+  const Graph small = step(1000);
+  const Graph large = step(4000);
+  for (const char* name : {"aten::_foreach_mul_", "aten::_foreach_sqrt"}) {
+    EXPECT_GT(entries(small, name), 4000U) << name;
+    EXPECT_EQ(entries(large, name), 4 * entries(small, name)) << name;
+  }
+  const ShardingProblem problem = ShardingProblem::of(large, options("2"));
+  const AssignmentProblem& assignment = problem.assignment();
+  EXPECT_LE(assignment.nodes.size(), 8U * 4000);
+  EXPECT_LE(assignment.edges.size(), 16U * 4000);
+  const std::vector<uint32_t> first(assignment.nodes.size(), 0);
+  EXPECT_EQ(problem.plan(first).nodes[nodes_calling(large, "aten::_foreach_sqrt").at(0)].operands.size(), 4000U);
+}
+
+// More factors than 16 bits can number: the last tensor has its own.
+TEST_F(ShardingProblems, ListsMayHaveMoreThan65536Factors) {
+  constexpr size_t kTensors = 40'000;
+  Graph graph;
+  {
+    const FakeTensorMode mode({.device = at::kCUDA});
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < kTensors; ++i) tensors.push_back(at::ones({8, 6}));
+    Capture session({.mode = {.device = at::kCUDA}});
+    graph = session.finish(at::_foreach_sqrt(tensors));
+  }
+  const NodeId node = nodes_calling(graph, "aten::_foreach_sqrt").at(0);
+  const ShardingRules rules;
+  const NodeStrategies strategies = rules.strategies(graph, node);
+  ASSERT_EQ(strategies.places.size(), kTensors);
+  for (const size_t i : {size_t{0}, size_t{32'768}, kTensors - 1}) {
+    const PlaceStrategies& place = strategies.places[i];
+    EXPECT_EQ(place.operands, std::vector<uint32_t>{static_cast<uint32_t>(i)});
+    EXPECT_EQ(place.results, place.operands);
+    ASSERT_EQ(place.axis.size(), 3U);
+    EXPECT_EQ(place.axis[2].name, fmt::format("t{}.1", i));
+    EXPECT_EQ(place.axis[2].extent, 6);
+    EXPECT_EQ(to_string(place.axis[2].operands.at(0)), "S(1)");
+  }
+  // Each tensor is sharded independently, and a result as its operand.
+  std::vector<Layout> layouts(kTensors, Layout::parse("S(0)"));
+  layouts.back() = Layout::parse("S(1)");
+  const DeviceMesh mesh = DeviceMesh::parse("2");
+  EXPECT_EQ(rules.local_arguments(graph, node, layouts, layouts, mesh).size(), graph.arguments(node).size());
+  std::vector<Layout> others = layouts;
+  others.back() = Layout::parse("S(0)");
+  EXPECT_THROW(rules.local_arguments(graph, node, layouts, others, mesh), Error);
 }
 
 TEST_F(ShardingProblems, APlanIsAChoice) {

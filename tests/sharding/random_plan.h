@@ -14,6 +14,7 @@
 #include "shadowgraph/shard/apply.h"
 #include "shadowgraph/shard/layout.h"
 #include "shadowgraph/shard/rules.h"
+#include "tests/sharding/whole_strategies.h"
 
 namespace shadowgraph {
 
@@ -22,7 +23,7 @@ class PlanMaker {
   // Evaluates the rules once for all plans of the graph, which must outlive this object.
   explicit PlanMaker(const Graph& graph, const ShardingRules& rules = {})
       : graph_(graph), effects_(Effects::of(graph)) {
-    for (const NodeId node : graph.nodes()) strategies_[node] = rules.strategies(graph, node);
+    for (const NodeId node : graph.nodes()) strategies_[node] = whole_strategies(rules.strategies(graph, node));
   }
 
   // Returns the order in which to try a node's strategies on an axis; `now` has the current operand placements.

@@ -14,6 +14,7 @@
 #include "shadowgraph/shard/simulate.h"
 #include "sharding/rules/factor_analysis.h"
 #include "tests/sharding/node_runner.h"
+#include "tests/sharding/whole_strategies.h"
 
 namespace shadowgraph {
 namespace {
@@ -143,7 +144,7 @@ class CallCheck {
     written_ = given;
     ++check_.calls;
     check_.operators.insert(graph_.target(node_).name());
-    strategies_ = rules_.strategies(graph_, node_);
+    strategies_ = whole_strategies(rules_.strategies(graph_, node_));
     add_split_ones();
     for (const AxisStrategy& strategy : strategies_.axis) {
       for (const int64_t devices : options_.devices) {

@@ -9,6 +9,7 @@
 #include "shadowgraph/shard/simulate.h"
 #include "tests/sharding/node_runner.h"
 #include "tests/sharding/rule_check.h"
+#include "tests/sharding/whole_strategies.h"
 
 namespace shadowgraph {
 namespace {
@@ -84,7 +85,8 @@ void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vect
     graph.for_each_output(node, tensors_into(results));
     ++check.calls;
     check.operators.insert(graph.target(node).name());
-    for (const AxisStrategy& strategy : rules.strategies(graph, node).axis) {
+    const NodeStrategies strategies = whole_strategies(rules.strategies(graph, node));
+    for (const AxisStrategy& strategy : strategies.axis) {
       for (const int64_t count : devices) {
         if (strategy.extent % count != 0) continue;
         ++check.strategies;

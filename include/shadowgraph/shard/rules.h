@@ -40,13 +40,19 @@ enum class RuleSource : uint8_t {
   kReplicated,  // none: all tensors are replicated, and the operator is listed
 };
 
+// Strategies of tensors of a node that are independent of its others, such as one index of the lists of _foreach_add_.
+struct PlaceStrategies {
+  std::vector<uint32_t> operands, results;  // indices in the node
+  std::vector<AxisStrategy> axis;           // of these tensors only; the first is replicated
+};
+
 struct NodeStrategies {
   RuleSource source = RuleSource::kReplicated;
   std::vector<AxisStrategy> axis;  // the first is fully replicated
   bool random = false;             // draws random numbers: a shard draws others than the whole would
-  // For operators on lists of independent tensors (_foreach_add_, _fused_adamw_). Each strategy applies to the tensors
-  // at one list position. Several strategies, for different positions, may be used on an axis at the same time.
-  bool independent = false;
+  // For operators on lists of independent tensors (_foreach_add_, _fused_adamw_), whose `axis` has only the first
+  // strategy. Each place uses any of its strategies on an axis. Tensors that are never sharded are the last place.
+  std::vector<PlaceStrategies> places;
 };
 
 class FactorAnalysis;  // sharding/rules/factor_analysis.h
