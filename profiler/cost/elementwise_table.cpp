@@ -13,7 +13,8 @@
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/flop_table.h"
 
-namespace shadowgraph::elementwise_rules {
+namespace shadowgraph {
+namespace {
 
 using Work = ElementwiseWork;
 using MaybeWork = std::optional<ElementwiseWork>;
@@ -21,8 +22,6 @@ using MaybeWork = std::optional<ElementwiseWork>;
 inline Work scaled(int64_t elements, Work each) {
   return {saturating_multiply(elements, each.flops), saturating_multiply(elements, each.transcendental)};
 }
-
-// ---- Elements to count
 
 inline MaybeWork nothing(const OperandShapes&, Work) { return Work(); }
 
@@ -43,8 +42,6 @@ inline MaybeWork diagonal(const OperandShapes& call, Work each) {
   if (matrix.size() != 2) return std::nullopt;
   return scaled(std::min(matrix[0], matrix[1]), each);
 }
-
-// ---- Operators whose cost depends on more than one size
 
 // Counts self + alpha * other: two operations an element, or one if alpha is 1.
 inline MaybeWork scaled_sum(const OperandShapes& call, Work each) {
@@ -191,9 +188,11 @@ inline MaybeWork affine_grid(const OperandShapes& call, Work) {
   return scaled(result_elements(call), {saturating_add(saturating_multiply(2, theta.back()), -1), 0});
 }
 // Counts antialiased resampling: rows, then columns. A result's window grows with the downsampling factor. kSupport is
-// the filter's, in elements: 1 bilinear, 2 bicubic, 3 Lanczos.
-template <int64_t kSupport>
-MaybeWork antialiased_sides(Shape input, Shape output) {
+// the filter's, in elements: 1 bilinear, 2 bicubic, 3 Lanczos. Backward takes (grad_output, output_size, input_size, ...).
+template <int64_t kSupport, bool kBackward = false>
+MaybeWork antialiased(const OperandShapes& call, Work) {
+  const Shape input = kBackward ? call.result(0).shape : call.shape(0);
+  const Shape output = kBackward ? call.shape(0) : call.result(0).shape;
   if (input.size() != 4 || output.size() != 4) return std::nullopt;
   const auto filter = [&](size_t side) {
     const double shrinks = output[side] > 0 ? static_cast<double>(input[side]) / static_cast<double>(output[side]) : 1;
@@ -201,15 +200,6 @@ MaybeWork antialiased_sides(Shape input, Shape output) {
   };
   const int64_t along = product_of({2, input[0], input[1], input[2], output[3], filter(3)});
   return Work{saturating_add(along, product_of({2, input[0], input[1], output[2], output[3], filter(2)})), 0};
-}
-template <int64_t kSupport>
-MaybeWork antialiased(const OperandShapes& call, Work) {
-  return antialiased_sides<kSupport>(call.shape(0), call.result(0).shape);
-}
-// (grad_output, output_size, input_size, ...)
-template <int64_t kSupport>
-MaybeWork antialiased_backward(const OperandShapes& call, Work) {
-  return antialiased_sides<kSupport>(call.result(0).shape, call.shape(0));
 }
 template <size_t kResult>
 MaybeWork per_other_result(const OperandShapes& call, Work each) {
@@ -307,12 +297,6 @@ MaybeWork cudnn_rnn(const OperandShapes& call, Work each) {
   return scaled(units, recurrent_unit(call.number(kMode, 2)));
 }
 
-}  // namespace shadowgraph::elementwise_rules
-
-namespace shadowgraph {
-namespace {
-
-using namespace elementwise_rules;
 using K = KernelClass;
 
 constexpr Work kFree{0, 0};
@@ -480,9 +464,9 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, antialiased<1>, kOne, "_upsample_bilinear2d_aa"},
     {kByName, antialiased<2>, kOne, "_upsample_bicubic2d_aa"},
     {kByName, antialiased<3>, kOne, "_upsample_lanczos2d_aa"},
-    {kByName, antialiased_backward<1>, kOne, "_upsample_bilinear2d_aa_backward"},
-    {kByName, antialiased_backward<2>, kOne, "_upsample_bicubic2d_aa_backward"},
-    {kByName, antialiased_backward<3>, kOne, "_upsample_lanczos2d_aa_backward"},
+    {kByName, antialiased<1, true>, kOne, "_upsample_bilinear2d_aa_backward"},
+    {kByName, antialiased<2, true>, kOne, "_upsample_bicubic2d_aa_backward"},
+    {kByName, antialiased<3, true>, kOne, "_upsample_lanczos2d_aa_backward"},
     {kByName, grid_sampler<2>, kOne, "grid_sampler_2d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler"},
     {kByName, grid_sampler<3>, kOne, "grid_sampler_3d"},
     {kByName, grid_sampler_backward<2, 0, 3>, kOne, "grid_sampler_2d_backward _grid_sampler_2d_cpu_fallback_backward"},
@@ -565,10 +549,8 @@ constexpr ElementwiseRow kRows[] = {
 
     // ---- Fused optimizer steps, per parameter element, with every option on except amsgrad
     {kByName, per_argument<0>, {7, 0}, "_fused_sgd"},  // weight decay 2, momentum 3, step 2
-    {kByName,
-     per_argument<0>,
-     {14, 1},
-     "_fused_adam"},  // decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3
+    // Decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3.
+    {kByName, per_argument<0>, {14, 1}, "_fused_adam"},
     {kByName, per_argument<0>, {13, 1}, "_fused_adamw"},
     {kByName, per_argument<0>, {8, 1}, "_fused_adagrad"},
     {kByName, per_argument<0>, {2, 0}, "_amp_foreach_non_finite_check_and_unscale"},

@@ -22,14 +22,6 @@
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
-
-// Counts two triangular solves per right-hand side, 2 n^2, with an existing n x n factor (argument `kFactor`).
-template <size_t kFactor>
-std::optional<int64_t> solve_flops(const OperandShapes& call);
-// Counts one triangular solve, n^2.
-template <size_t kFactor>
-std::optional<int64_t> triangular_solve_flops(const OperandShapes& call);
-
 namespace {
 
 using Count = std::optional<int64_t>;
@@ -70,8 +62,6 @@ Count per_cube(Shape shape, double factor) {
 
 // Counts the multiplication of k reflectors of length m into an m x n matrix.
 double multiplied_out(double m, double n, double k) { return 4 * m * n * k - 2 * (m + n) * k * k + 4 * cube(k) / 3; }
-
-}  // namespace
 
 // A: min(m, n)^2 (max(m, n) - min/3)
 Count lu_flops(const OperandShapes& call) {
@@ -148,37 +138,22 @@ Count least_squares_flops(const OperandShapes& call) {
   return counted(reflectors(*a) + sides * (4 * a->larger() * n - n * n));
 }
 
-template <size_t kFactor>
-Count solve_flops(const OperandShapes& call) {
-  const auto a = square_matrices(call.shape(kFactor));
-  if (!a || !call.result(0).is_tensor()) return std::nullopt;
-  return counted(2 * a->rows * static_cast<double>(element_count(call.result(0))));
-}
-template <size_t kFactor>
+// Counts triangular solves, n^2 each per right-hand side, with an existing n x n factor (argument `kFactor`).
+template <size_t kFactor, int kSolves>
 Count triangular_solve_flops(const OperandShapes& call) {
   const auto a = square_matrices(call.shape(kFactor));
   if (!a || !call.result(0).is_tensor()) return std::nullopt;
-  return counted(a->rows * static_cast<double>(element_count(call.result(0))));
+  return counted(kSolves * a->rows * static_cast<double>(element_count(call.result(0))));
 }
-template Count solve_flops<0>(const OperandShapes&);
-template Count solve_flops<1>(const OperandShapes&);
-template Count triangular_solve_flops<0>(const OperandShapes&);
-template Count triangular_solve_flops<1>(const OperandShapes&);
 
 // Counts LU and two triangular solves; the arguments are A and B.
 Count lu_and_solve_flops(const OperandShapes& call) {
   const auto a = square_matrices(call.shape(0));
-  const Count solve = solve_flops<0>(call);
+  const Count solve = triangular_solve_flops<0, 2>(call);
   return a && solve ? counted(lu(*a) + static_cast<double>(*solve)) : std::nullopt;
 }
 
-namespace {
-
-using Count = std::optional<int64_t>;
-
 constexpr int64_t kFlopsPerMac = 2;
-
-// ---- Matrix products ------------------------------------------------------------------------------------------------
 
 // (..., m, k) x (..., k, n), with the same leading sizes.
 Count batched_product(Shape a, Shape b, size_t rank) {
@@ -279,8 +254,6 @@ Count trilinear(const OperandShapes& call) {
   return saturating_multiply(kFlopsPerMac + 1, product_of(sizes));
 }
 
-// ---- Convolutions ---------------------------------------------------------------------------------------------------
-
 // One multiply-accumulate per window position, per point of `points`, per pair of connected channels.
 Count convolution_count(int64_t batch, Shape weight, Shape points) {
   if (weight.size() < 2 || points.size() < 2) return std::nullopt;
@@ -342,8 +315,6 @@ Count slow_convolution_backward(const OperandShapes& call) {
   return saturating_multiply(one, wanted);
 }
 
-// ---- Attention ------------------------------------------------------------------------------------------------------
-
 // Scores (query x key) and output (scores x value). With grouped queries, all query heads count.
 Count attention_count(Shape query, Shape key, Shape value) {
   if (query.size() != 4 || key.size() != 4 || value.size() != 4) return std::nullopt;
@@ -367,17 +338,25 @@ Count attention_backward(const OperandShapes& call) {
   return attention_backward_count(call.shape(0), call.shape(1), call.shape(2), call.shape(3));
 }
 
-// A call on packed sequences (cumulative lengths given). Every sequence counts with the maximum length, since the
-// contents of fake tensors are unknown; PyTorch does the same.
+// A call on packed sequences (cumulative lengths given), as dense operands of one sequence. Every sequence counts with
+// the maximum length, since the contents of fake tensors are unknown; PyTorch does the same.
 struct PackedSequences {
   int64_t count;
-  int64_t longest_query;
-  int64_t longest_key;
+  std::array<int64_t, 4> query, key, value;
 };
-std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_t offsets, size_t longest) {
+// Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention. Query, key
+// and value are arguments `query` and the next two.
+std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_t rank, size_t query, size_t offsets,
+                                                size_t longest) {
   if (call.rank(offsets) != 1 || call.rank(offsets + 1) != 1) return std::nullopt;
   if (call.shape(offsets)[0] != call.shape(offsets + 1)[0] || call.shape(offsets)[0] < 1) return std::nullopt;
-  return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0), call.integer(longest + 1, 0)};
+  const Shape q = call.shape(query), k = call.shape(query + 1), v = call.shape(query + 2);
+  if (q.size() != rank || k.size() != rank || v.size() != rank) return std::nullopt;
+  const int64_t keys = call.integer(longest + 1, 0);
+  return PackedSequences{call.shape(offsets)[0] - 1,
+                         {1, q[rank - 2], call.integer(longest, 0), q[rank - 1]},
+                         {1, k[rank - 2], keys, k[rank - 1]},
+                         {1, v[rank - 2], keys, v[rank - 1]}};
 }
 
 // Flash attention has dense operands with heads after tokens; PyTorch's formula may or may not account for it.
@@ -395,40 +374,24 @@ Count dense_flash_backward(const OperandShapes& call) {
   return attention_backward_count(heads_first(gradient), heads_first(q), heads_first(k), heads_first(v));
 }
 
-// Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention. Query, key
-// and value are arguments `kQuery` and the next two.
 template <size_t kRank, size_t kOffsets, size_t kLongest, size_t kQuery = 0>
 Count varlen_attention(const OperandShapes& call) {
   if (!call.argument(kOffsets).is_tensor()) {
     if (kQuery != 0) return std::nullopt;
     return kRank == 3 && kOffsets == 3 ? dense_flash(call) : attention(call);
   }
-  const auto packed = packed_sequences(call, kOffsets, kLongest);
-  const Shape q = call.shape(kQuery);
-  const Shape k = call.shape(kQuery + 1);
-  const Shape v = call.shape(kQuery + 2);
-  if (!packed || q.size() != kRank || k.size() != kRank || v.size() != kRank) return std::nullopt;
-  const int64_t query[] = {1, q[kRank - 2], packed->longest_query, q[kRank - 1]};
-  const int64_t key[] = {1, k[kRank - 2], packed->longest_key, k[kRank - 1]};
-  const int64_t value[] = {1, v[kRank - 2], packed->longest_key, v[kRank - 1]};
-  const Count one = attention_count(query, key, value);
+  const auto packed = packed_sequences(call, kRank, kQuery, kOffsets, kLongest);
+  const Count one = packed ? attention_count(packed->query, packed->key, packed->value) : std::nullopt;
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 template <size_t kRank, size_t kOffsets = 6>
 Count varlen_attention_backward(const OperandShapes& call) {
-  constexpr size_t kLongest = kOffsets + 2;
   if (!call.argument(kOffsets).is_tensor()) {
     return kRank == 3 && kOffsets == 6 ? dense_flash_backward(call) : attention_backward(call);
   }
-  const auto packed = packed_sequences(call, kOffsets, kLongest);
-  const Shape q = call.shape(1);
-  const Shape k = call.shape(2);
-  const Shape v = call.shape(3);
-  if (!packed || q.size() != kRank || k.size() != kRank || v.size() != kRank) return std::nullopt;
-  const int64_t query[] = {1, q[kRank - 2], packed->longest_query, q[kRank - 1]};
-  const int64_t key[] = {1, k[kRank - 2], packed->longest_key, k[kRank - 1]};
-  const int64_t value[] = {1, v[kRank - 2], packed->longest_key, v[kRank - 1]};
-  const Count one = attention_backward_count(query, query, key, value);
+  const auto packed = packed_sequences(call, kRank, 1, kOffsets, kOffsets + 2);
+  if (!packed) return std::nullopt;
+  const Count one = attention_backward_count(packed->query, packed->query, packed->key, packed->value);
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 
@@ -443,9 +406,8 @@ Count flex_attention(const OperandShapes& call) {
                                     saturating_multiply(kOfValue, call.shape(kQuery + 2)[3]))});
 }
 
-// ---- The inference fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer
-
-// Projections of queries, keys and values by arguments kWeight, scores, values, and the projection by kWeight + 2.
+// The inference fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer: projections of queries, keys and values
+// by arguments kWeight, scores, values, and the projection by kWeight + 2.
 template <size_t kWeight>
 Count projected_attention(const OperandShapes& call, Shape query, Shape key) {
   const Shape in = call.shape(kWeight), out = call.shape(kWeight + 2);
@@ -493,14 +455,12 @@ Count mkldnn_rnn(const OperandShapes& call) { return recurrent(call.shape(0), {c
 Count mkldnn_rnn_backward(const OperandShapes& call) {
   return recurrent(call.shape(0), {call.shape(1), call.shape(2)}, 2);
 }
-// All layers and directions; the matrices among the weights are the rank-2 ones.
-Count cudnn_rnn(const OperandShapes& call) { return recurrent(call.shape(0), call.argument(1).tensors, 1); }
-template <size_t kMask>
 Count cudnn_rnn_backward(const OperandShapes& call) {
-  return recurrent(call.shape(0), call.argument(1).tensors, call.element(kMask, 3, 1) != 0 ? 2 : 1);
+  return recurrent(call.shape(0), call.argument(1).tensors, call.element(21, 3, 1) != 0 ? 2 : 1);
 }
+// All layers and directions; the matrices among the weights are the rank-2 ones.
 template <size_t kWeights>
-Count composite_rnn(const OperandShapes& call) {
+Count layers_rnn(const OperandShapes& call) {
   return recurrent(call.shape(0), call.argument(kWeights).tensors, 1);
 }
 
@@ -535,12 +495,12 @@ constexpr FlopRow kFlopRows[] = {
     {lu_flops, false, "mn^2 - n^3/3, m >= n", "linalg_lu linalg_lu_factor_ex"},
     {inverse_flops, false, "2n^3", "linalg_inv_ex"},
     {lu_and_solve_flops, false, "2/3 n^3 + 2n^2 k", "_linalg_solve_ex"},
-    {solve_flops<0>, false, "2n^2 k", "linalg_lu_solve linalg_ldl_solve"},
+    {triangular_solve_flops<0, 2>, false, "2n^2 k", "linalg_lu_solve linalg_ldl_solve"},
     {cholesky_flops, false, "n^3/3", "linalg_cholesky_ex cholesky linalg_ldl_factor_ex"},
     {cholesky_inverse_flops, false, "2/3 n^3", "cholesky_inverse"},
-    {solve_flops<1>, false, "2n^2 k", "cholesky_solve _cholesky_solve_helper"},
-    {triangular_solve_flops<0>, false, "n^2 k", "linalg_solve_triangular"},
-    {triangular_solve_flops<1>, false, "n^2 k", "triangular_solve"},
+    {triangular_solve_flops<1, 2>, false, "2n^2 k", "cholesky_solve _cholesky_solve_helper"},
+    {triangular_solve_flops<0, 1>, false, "n^2 k", "linalg_solve_triangular"},
+    {triangular_solve_flops<1, 1>, false, "n^2 k", "triangular_solve"},
     {qr_flops, false, "2mn^2 - 2/3 n^3; with Q twice that, with all of Q 4m^2 n - 4mn^2 + 4/3 n^3 more", "linalg_qr"},
     {reflector_flops, false, "2mn^2 - 2/3 n^3, m >= n", "geqrf"},
     {householder_product_flops, false, "4mnk - 2(m + n)k^2 + 4/3 k^3", "linalg_householder_product"},
@@ -596,11 +556,11 @@ constexpr FlopRow kFlopRows[] = {
 
     {mkldnn_rnn, false, "2 T N prod(matrices)", "mkldnn_rnn_layer"},
     {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},
-    {cudnn_rnn, false, "2 T N prod(matrices)", "_cudnn_rnn"},
-    {cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients", "_cudnn_rnn_backward"},
-    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kExcludesGates},
-    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kExcludesGates},
-    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kExcludesGates},
+    {layers_rnn<1>, false, "2 T N prod(matrices)", "_cudnn_rnn"},
+    {cudnn_rnn_backward, false, "4 T N prod(matrices), 2 without weight gradients", "_cudnn_rnn_backward"},
+    {layers_rnn<1>, false, "2 T N prod(matrices)", "miopen_rnn", kExcludesGates},
+    {layers_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kExcludesGates},
+    {layers_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kExcludesGates},
 };
 
 }  // namespace
@@ -610,11 +570,6 @@ std::span<const FlopRow> flop_table() { return kFlopRows; }
 const FlopRow* find_flop_row(std::string_view operator_name) {
   static const OperatorRows<FlopRow> index(kFlopRows);
   return index.find(operator_name);
-}
-
-std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call) {
-  const FlopRow* row = find_flop_row(operator_name);
-  return row != nullptr ? row->rule(call) : std::nullopt;
 }
 
 }  // namespace shadowgraph

@@ -40,7 +40,4 @@ std::span<const FlopRow> flop_table();
 // Returns the row of "aten::mm" or "aten::mm.out"; nullptr without one. Call it once per target, not once per node.
 const FlopRow* find_flop_row(std::string_view operator_name);
 
-// Returns nullopt without a row or if the shapes do not match. For tests and single lookups.
-std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call);
-
 }  // namespace shadowgraph

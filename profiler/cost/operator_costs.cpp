@@ -133,8 +133,7 @@ TargetFormulas formulas_of(const Target& called) {
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
   if (target.facts().collective) {
-    formulas.free =
-        true;  // its additions are negligible compared to the transfer (shadowgraph/profile/communication.h)
+    formulas.free = true;  // additions are negligible compared to the transfer (shadowgraph/profile/communication.h)
     return formulas;
   }
   formulas.flop = find_flop_row(target.name());
@@ -259,30 +258,25 @@ std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call)
 
 CustomOperators CustomOperators::of(const Graph& graph) {
   CustomOperators own;
-  struct Known {
-    bool asked = false;
-    std::shared_ptr<const OperatorCosts> costs;
-  };
-  IdMap<TargetId, Known> known;
+  IdMap<TargetId, std::optional<std::shared_ptr<const OperatorCosts>>> known;
   std::map<std::string, CustomOperatorCosts> figures;
   OperandReader reader(graph);
   for (const NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
-    Known& entry = known[target];
-    if (!entry.asked) entry = {.asked = true, .costs = registered_costs(graph.target(target))};
-    if (!entry.costs) continue;
+    auto& entry = known[target];
+    if (!entry) entry = registered_costs(graph.target(target));
+    const auto& costs = *entry;
+    if (!costs) continue;
     const OperandShapes call = reader.read(node);
-    const auto flops = evaluate(entry.costs->flops, call);
-    const auto bytes = evaluate(entry.costs->bytes, call);
-    const auto scratch = evaluate(entry.costs->scratch, call);
+    const auto flops = evaluate(costs->flops, call);
+    const auto bytes = evaluate(costs->bytes, call);
+    const auto scratch = evaluate(costs->scratch, call);
     CustomOperatorCosts& row = figures[graph.target(target).name()];
     ++row.calls;
     row.flops = saturating_add(row.flops, flops.value_or(0));
     row.bytes = saturating_add(row.bytes, bytes.value_or(0));
     row.scratch = std::max(row.scratch, scratch.value_or(0));
-    const bool unknown =
-        (entry.costs->flops && !flops) || (entry.costs->bytes && !bytes) || (entry.costs->scratch && !scratch);
-    if (unknown) ++row.unknown;
+    if ((costs->flops && !flops) || (costs->bytes && !bytes) || (costs->scratch && !scratch)) ++row.unknown;
     if (scratch.value_or(0) > 0) {
       own.scratch_.push_back({node, *scratch, device_of_call(graph, node).value_or(c10::Device(c10::kCPU))});
     }

@@ -11,13 +11,9 @@
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
-
-// Scratch bytes of aten::convolution; nullopt for 1-d, 3-d and transposed convolutions, and for float64.
-std::optional<int64_t> convolution_scratch(const OperandShapes& call);
-// Scratch bytes of aten::convolution_backward.
-std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call);
-
 namespace {
+
+using Bytes = std::optional<int64_t>;
 
 int64_t by_eights(int64_t channels) { return saturating_multiply(saturating_add(channels, 7) / 8, 8); }
 
@@ -40,8 +36,9 @@ int64_t relayout_bytes(const Operand& image, const Operand& weight, const Operan
   }
   return out.channels_last ? bytes : saturating_add(bytes, byte_count(out));
 }
+// Scratch bytes of aten::convolution, or of aten::convolution_backward, whose image is argument 1.
 template <size_t kImage>
-std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
+Bytes convolution(const OperandShapes& call) {
   constexpr bool kBackward = kImage == 1;
   constexpr size_t kStride = kBackward ? 4 : 3;
   const Operand& image = call.argument(kImage);
@@ -55,8 +52,6 @@ std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
   return relayout_bytes(image, weight, out, every_place);
 }
 
-using Bytes = std::optional<int64_t>;
-
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t rounded_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 // Kernels accumulate in float, and in double for double.
@@ -64,15 +59,12 @@ constexpr int64_t accumulator_bytes(int64_t element_bytes) { return element_byte
 
 Bytes nothing(const OperandShapes&) { return 0; }
 
-// ---- CPU ------------------------------------------------------------------------------------------------------------
-
 // BLAS supports float and double; narrower types go to oneDNN, whose reorders depend on the processor.
 template <size_t kOperand>
 Bytes blas(const OperandShapes& call) {
   const int64_t bytes = call.argument(kOperand).element_bytes;
   return bytes == 4 || bytes == 8 ? Bytes(0) : std::nullopt;
 }
-// ---- CUDA -----------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMultiprocessors = 132;  // of an H100, the default simulated device
 
@@ -358,16 +350,11 @@ Bytes chunk_cat(const OperandShapes& call) {
   return product_of({8, saturating_add(6 * count + 2, blocks)});
 }
 
-struct Row {
-  std::string_view names;
-  Bytes (*bytes)(const OperandShapes&);
-  std::string_view reason;
-  std::string_view copies = "";
-};
-
 constexpr std::string_view kInPlace = "the kernel reads operands and writes results directly";
 
-constexpr Row kCpu[] = {
+// CPU rows are tested against the requests to libtorch's allocator (tests/profiler/scratch_test.cpp). CUDA rows are from
+// the kernels' sources (aten/src/ATen/native/, named in each).
+constexpr ScratchRow kCpu[] = {
     {"mm bmm", blas<0>, "BLAS, in place"},
     {"addmm baddbmm", blas<1>, "BLAS, in place"},
     {"embedding", nothing, kInPlace, "1"},
@@ -381,7 +368,7 @@ constexpr Row kCpu[] = {
     {"nll_loss2d_backward", nothing, kInPlace, "0123"},
 };
 
-constexpr Row kCuda[] = {
+constexpr ScratchRow kCuda[] = {
     {"mm", nothing, "cuBLAS; its workspace belongs to the device, not to the call: CublasHandlePool.cpp"},
     {"bmm baddbmm addmv mv", nothing, "cuBLAS"},
     {"addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment disables it)"},
@@ -435,8 +422,8 @@ constexpr Row kCuda[] = {
     {"_thnn_fused_lstm_cell _thnn_fused_gru_cell", nothing, "RNN.cu"},
     {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
     {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
-    {"convolution", convolution_scratch, "cuDNN, measured: operands in channels-last layout"},
-    {"convolution_backward", convolution_backward_scratch, "cuDNN, measured: operands in channels-last layout"},
+    {"convolution", convolution<0>, "cuDNN, measured: operands in channels-last layout"},
+    {"convolution_backward", convolution<1>, "cuDNN, measured: operands in channels-last layout"},
     {"randn rand randint", nothing, "DistributionTemplates.h"},
     {"roll", nothing, "TensorTransformations.cu"},
     {"tril triu", nothing, "TriangularOps.cu"},
@@ -455,27 +442,11 @@ constexpr Row kCuda[] = {
     {"_chunk_cat fsdp::chunk_cat fsdp::chunk_cat_mixed_dtype", chunk_cat, "TensorShape.cu: tables"},
 };
 
-std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType device) {
-  std::vector<ScratchRow> made;
-  for (const Row& row : rows) made.push_back({row.names, device, row.bytes, row.reason, row.copies});
-  return made;
-}
-
 }  // namespace
 
-std::optional<int64_t> convolution_scratch(const OperandShapes& call) { return scratch_with_image_at<0>(call); }
-std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
-  return scratch_with_image_at<1>(call);
-}
-
-// Scratch memory inside kernels by operator. CPU rows are tested against the requests to libtorch's allocator
-// (tests/profiler/scratch_test.cpp). CUDA rows are from the kernels' sources (aten/src/ATen/native/, named in each).
-
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
-  static const auto* cpu = new std::vector<ScratchRow>(made_of(kCpu, c10::kCPU));
-  static const auto* cuda = new std::vector<ScratchRow>(made_of(kCuda, c10::kCUDA));
-  if (device == c10::kCPU) return *cpu;
-  return device == c10::kCUDA ? std::span<const ScratchRow>(*cuda) : std::span<const ScratchRow>();
+  if (device == c10::kCPU) return kCpu;
+  return device == c10::kCUDA ? std::span<const ScratchRow>(kCuda) : std::span<const ScratchRow>();
 }
 
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device) {

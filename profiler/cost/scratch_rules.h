@@ -11,11 +11,10 @@
 namespace shadowgraph {
 
 struct ScratchRow {
-  std::string_view names;  // "mm bmm" (ir/operators/operator_name.h)
-  c10::DeviceType device;
-  CostRule bytes;           // of one call; nullopt if unknown
-  std::string_view reason;  // the buffers, and the source file that allocates them
-  std::string_view copies;  // indices ("0", "12") of arguments that are copied if they are not contiguous
+  std::string_view names;                                 // "mm bmm" (ir/operators/operator_name.h)
+  std::optional<int64_t> (*bytes)(const OperandShapes&);  // of one call; nullopt if unknown
+  std::string_view reason;                                // the buffers, and the source file that allocates them
+  std::string_view copies = "";  // indices ("0", "12") of arguments that are copied if they are not contiguous
   const char* file = __builtin_FILE();
 };
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/calls/call_record.h"
+#include "core/libtorch/error_text.h"
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_work.h"
 #include "shadowgraph/capture/capture.h"
@@ -29,7 +30,6 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using c10::TypeKind;
@@ -159,8 +159,6 @@ c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal,
   throw Error("the trace has no value for argument " + formal.name());
 }
 
-}  // namespace
-
 class CallResolver {
  public:
   CallResolver() {
@@ -212,8 +210,6 @@ class CallResolver {
   std::map<std::string, std::vector<c10::OperatorName>> overloads_;
   std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and input types
 };
-
-namespace {
 
 constexpr double kMicrosecond = 1e-6;
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
@@ -454,8 +450,7 @@ class CallPicker {
 constexpr std::string_view kPhase = "call ";
 
 std::string failure_text(const std::exception& error) {
-  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
+  const std::string text = message_of(error);
   return text.substr(0, std::min(text.find('\n'), text.find(". ")));  // without the advice, which is about captures
 }
 

@@ -14,6 +14,9 @@
 
 namespace shadowgraph {
 
+// Returns Kineto's name of a dtype: "float", "c10::Half", "long int".
+std::string kineto_type(c10::ScalarType dtype);
+
 // One input of a call: a tensor, a list of tensors, or any other argument as text.
 struct TraceInput {
   std::string type;  // "float", "c10::BFloat16", "TensorList", "Scalar", "ScalarList", ""

@@ -93,28 +93,30 @@ constexpr const char* kShapesWanted =
     "record the trace with torch.profiler.profile(..., record_shapes=True); shapes are needed to compute the work of "
     "each call";
 
+// The first name of a dtype is the one to write.
+constexpr std::pair<std::string_view, c10::ScalarType> kKinetoTypes[] = {{"float", c10::kFloat},
+                                                                         {"double", c10::kDouble},
+                                                                         {"c10::Half", c10::kHalf},
+                                                                         {"c10::BFloat16", c10::kBFloat16},
+                                                                         {"long int", c10::kLong},
+                                                                         {"long", c10::kLong},
+                                                                         {"int", c10::kInt},
+                                                                         {"short int", c10::kShort},
+                                                                         {"short", c10::kShort},
+                                                                         {"signed char", c10::kChar},
+                                                                         {"unsigned char", c10::kByte},
+                                                                         {"bool", c10::kBool},
+                                                                         {"c10::complex<float>", c10::kComplexFloat},
+                                                                         {"c10::complex<double>", c10::kComplexDouble},
+                                                                         {"c10::Float8_e4m3fn", c10::kFloat8_e4m3fn},
+                                                                         {"c10::Float8_e5m2", c10::kFloat8_e5m2},
+                                                                         {"__int64", c10::kLong}};
+
 std::optional<c10::ScalarType> dtype_of_type(std::string_view type) {
-  static const std::map<std::string_view, c10::ScalarType> kTypes = {
-      {"float", c10::kFloat},
-      {"double", c10::kDouble},
-      {"c10::Half", c10::kHalf},
-      {"c10::BFloat16", c10::kBFloat16},
-      {"long int", c10::kLong},
-      {"long", c10::kLong},
-      {"int", c10::kInt},
-      {"short int", c10::kShort},
-      {"short", c10::kShort},
-      {"signed char", c10::kChar},
-      {"unsigned char", c10::kByte},
-      {"bool", c10::kBool},
-      {"c10::complex<float>", c10::kComplexFloat},
-      {"c10::complex<double>", c10::kComplexDouble},
-      {"c10::Float8_e4m3fn", c10::ScalarType::Float8_e4m3fn},
-      {"c10::Float8_e5m2", c10::ScalarType::Float8_e5m2},
-      {"__int64", c10::kLong},
-  };
-  const auto found = kTypes.find(type);
-  return found == kTypes.end() ? std::nullopt : std::optional(found->second);
+  for (const auto& [name, dtype] : kKinetoTypes) {
+    if (name == type) return dtype;
+  }
+  return std::nullopt;
 }
 
 // Parses dtypes as torch.distributed writes them: "Float", "BFloat16", "c10::Half".
@@ -338,6 +340,13 @@ class TraceReader {
 };
 
 }  // namespace
+
+std::string kineto_type(c10::ScalarType dtype) {
+  for (const auto& [name, known] : kKinetoTypes) {
+    if (known == dtype) return std::string(name);
+  }
+  return std::string("c10::") + c10::toString(dtype);
+}
 
 TraceEvents TraceEvents::read_file(const std::string& path) {
   TraceEvents events;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "core/calls/node_calls.h"
+#include "core/libtorch/error_text.h"
 #include "ir/text/words.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/capture/fake.h"
@@ -300,12 +301,6 @@ class Bench {
   std::unordered_map<ValueId, at::Tensor, ValueHash> tensors_;
 };
 
-std::string first_line(const std::exception& error) {
-  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 std::string call_signature(const Graph& graph, NodeId node) { return CallText(graph).of(node); }
@@ -391,16 +386,15 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
     if (options.progress) options.progress(i, wanted.size());
     const NodeId node = wanted[i].node;
     std::string why = bench.refusal(node);
-    if (why.empty() && watch.seconds() > options.seconds) {
-      why = "the time limit is reached";
-    }
+    if (why.empty() && watch.seconds() > options.seconds) why = "the time limit is reached";
     if (why.empty()) {
       try {
         into.set(wanted[i].signature, bench.measure(node));
         ++report.measured;
         continue;
       } catch (const std::exception& error) {  // the operator rejects operands filled with one half or zero
-        why = first_line(error);
+        why = message_of(error);
+        why = why.substr(0, why.find('\n'));
       }
     }
     left_out[{graph.target(node).name(), why}] += calls[wanted[i].signature];

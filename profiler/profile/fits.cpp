@@ -1,6 +1,5 @@
 #include "shadowgraph/profile/fits.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "core/libtorch/error_text.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/profile.h"
@@ -179,8 +179,7 @@ class GridCosts {
   }
 
   void say(const std::exception& error) {
-    const auto* torch = dynamic_cast<const c10::Error*>(&error);
-    grid_.limit = torch != nullptr ? torch->what_without_backtrace() : error.what();
+    grid_.limit = message_of(error);
     grid_.limit = grid_.limit.substr(0, grid_.limit.find('\n'));
   }
 

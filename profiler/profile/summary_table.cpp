@@ -86,8 +86,6 @@ void add(GroupCosts& to, const GroupCosts& figures) {
 
 bool has_nodes(const GroupCosts& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
 
-// ---- Rows by module
-
 class ModuleRows {
  public:
   ModuleRows(const ProgramCosts& costs, bool fold)
@@ -190,8 +188,6 @@ class ModuleRows {
   std::vector<GroupCosts> inclusive_;
   uint32_t deepest_ = 0;
 };
-
-// ---- Rows by call or operator
 
 // Returns, for each region, the outermost enclosing composite call within its module; invalid outside any.
 IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {

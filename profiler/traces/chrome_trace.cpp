@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
+#include "profiler/device_trace/trace_calls.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
@@ -23,24 +23,6 @@ namespace shadowgraph {
 namespace {
 
 using nlohmann::json;
-
-// Returns Kineto's names of dtypes.
-std::string kineto_type(c10::ScalarType dtype) {
-  static const std::map<c10::ScalarType, std::string> kTypes{{c10::kFloat, "float"},
-                                                             {c10::kDouble, "double"},
-                                                             {c10::kHalf, "c10::Half"},
-                                                             {c10::kBFloat16, "c10::BFloat16"},
-                                                             {c10::kLong, "long int"},
-                                                             {c10::kInt, "int"},
-                                                             {c10::kShort, "short int"},
-                                                             {c10::kChar, "signed char"},
-                                                             {c10::kByte, "unsigned char"},
-                                                             {c10::kBool, "bool"},
-                                                             {c10::kComplexFloat, "c10::complex<float>"},
-                                                             {c10::kComplexDouble, "c10::complex<double>"}};
-  const auto found = kTypes.find(dtype);
-  return found != kTypes.end() ? found->second : std::string("c10::") + c10::toString(dtype);
-}
 
 std::string real_text(double value) {
   std::string text = fmt::format("{}", value);

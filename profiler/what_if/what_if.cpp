@@ -2,6 +2,13 @@
 //
 // A what-if scenario changes this list instead of the graph: it halves bytes, shortens, removes and adds lifetimes. The
 // result is the peak of live bytes. Every operation on the list is linear in storages and nodes.
+//
+//     recorded    n0 ....... last backward | O ... optimizer
+//     dtype       float32 storages halve, except losses and statistics kept in float32
+//     accumulate  a second list for later micro-batches: gradients are live from n0 on, and each new one only until
+//                 it has been accumulated
+//     optimizer   lifetimes that begin at O or later are replaced by those of another optimizer's step
+//     ZeRO        bytes of a kind are divided by the ranks
 #include "shadowgraph/profile/what_if.h"
 
 #include <fmt/format.h>
@@ -25,7 +32,8 @@
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/units.h"
 
-namespace shadowgraph::what_if_scenario {
+namespace shadowgraph {
+namespace {
 
 struct Lifetime {
   uint32_t born = 0;  // first and last step alive, inclusive
@@ -94,7 +102,7 @@ std::optional<c10::ScalarType> dtype_of(const Graph& graph, StorageId storage) {
 // A recorded step and the changes of a scenario to the lifetimes of its storages. what_if() calls the parts in this
 // order: recorded(), convert(), later_micro_batch(), with_optimizer(), apply_zero().
 //
-// All are linear in the graph. Another optimizer needs a capture of its step over fake parameters, so its state and
+// Another optimizer needs a capture of its step over fake parameters, so its state and
 // temporaries are those of libtorch's implementation.
 
 class Scenario {
@@ -493,20 +501,6 @@ class Scenario {
   std::optional<uint32_t> first_backward_;
   bool steady_ = false;
 };
-
-}  // namespace shadowgraph::what_if_scenario
-
-//     recorded    n0 ....... last backward | O ... optimizer
-//     dtype       float32 storages halve, except losses and statistics kept in float32
-//     accumulate  a second list for later micro-batches: gradients are live from n0 on, and each new one only until
-//                 it has been accumulated
-//     optimizer   lifetimes that begin at O or later are replaced by those of another optimizer's step
-//     ZeRO        bytes of a kind are divided by the ranks
-
-namespace shadowgraph {
-namespace {
-
-using namespace what_if_scenario;
 
 void check(const WhatIf& change) {
   const auto refuse = [](const std::string& message) { throw Error("what_if: " + message); };

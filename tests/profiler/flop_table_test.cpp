@@ -38,7 +38,8 @@ class Call {
     return *this;
   }
   std::optional<int64_t> flops(std::string_view op) const {
-    return matmul_flops(op, {.arguments = arguments_, .results = results_});
+    const FlopRow* row = find_flop_row(op);
+    return row != nullptr ? row->rule({.arguments = arguments_, .results = results_}) : std::nullopt;
   }
 
  private:
