@@ -66,7 +66,6 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
 
 // Rejects unclosed brackets, which fnmatch would match literally.
 void check_glob(const std::string& glob) {
-  if (glob.empty()) throw Error("--only is empty; give a pattern such as '*layer.3.*'");
   bool escaped = false;
   size_t open = std::string::npos;
   for (size_t i = 0; i < glob.size(); ++i) {

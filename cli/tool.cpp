@@ -133,6 +133,15 @@ void flush_stdout() {
   }
 }
 
+// An empty value is usually an unset variable of a script.
+void refuse_empty_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (std::ranges::any_of(option->results(), &std::string::empty)) {
+      throw CLI::ValidationError(option->get_name(), "the value is empty");
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app{kAbout, "shadowgraph"};
   app.set_version_flag("--version", std::string("shadowgraph ") + SHADOWGRAPH_VERSION);
@@ -156,7 +165,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     int code = 0;
     for (const auto& [command, work] : works) {
-      if (*command) code = work();
+      if (!*command) continue;
+      refuse_empty_values(*command);
+      code = work();
     }
     flush_stdout();
     return code;

@@ -167,7 +167,10 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
                options=options, **training)  # fmt: skip
-    points = [dict(point) for point in sizes]
+    points = list(sizes)
+    for point in points:
+        if not isinstance(point, Mapping):
+            raise _C.Error(f"sizes= contains {point!r}; expected a dict of sizes by name, such as {{'batch': 2}}")
     captures = []
     with _Progress(progress) as bar:
         for point in bar.over(points):
@@ -176,7 +179,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
             except TypeError as error:
                 message = f"inputs= must be a function that accepts the keywords {', '.join(point)}: {error}"
                 raise _C.Error(message) from None
-            captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
+            captures.append((dict(point), _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
     return SymbolicGraph(captures, _capture.canonical(device), allocator)
 
 

@@ -1,10 +1,12 @@
 // Operator cost rules defined in Python. C++ calls them with the GIL held.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "shadowgraph/profile/operator_costs.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph::python {
 
@@ -91,6 +93,18 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
   }
 }
 
+// The operator may be registered later.
+void warn_if_unknown(const std::string& name) {
+  std::vector<std::string> all;
+  for (const c10::OperatorName& each : c10::Dispatcher::singleton().getAllOpNames()) {
+    all.push_back(c10::toString(each));
+    if (each.name == name || all.back() == name) return;
+  }
+  const std::string near = closest(name, all);
+  TORCH_WARN("register_cost('", name, "'): no operator has this name yet",
+             near.empty() ? near : " (did you mean " + near + "?)");
+}
+
 void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,
                           const py::object& scratch) {
   PythonRules& rules = rules_of(name);
@@ -116,6 +130,7 @@ void register_python_cost(const std::string& name, const py::object& flops, cons
   const auto same = [](const py::object& old, const CostRule& now) { return bool(old) == bool(now); };
   if (!known) {
     register_cost(name, std::move(costs));
+    warn_if_unknown(name);
   } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) ||
              !same(rules.scratch, costs.scratch)) {
     throw Error(

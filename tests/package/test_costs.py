@@ -72,6 +72,11 @@ def test_flops_bytes_and_scratch_are_counted():
         sg.register_cost("sgtest::gated", flops=lambda call: 0)
 
 
+def test_a_mistyped_operator_is_named():
+    with pytest.warns(UserWarning, match=r"no operator has this name yet \(did you mean aten::gelu\?\)"):
+        sg.register_cost("aten::gelo", flops=lambda call: 0)
+
+
 def test_what_is_no_rule_is_refused():
     for call, said in (
         (lambda: sg.register_cost("no name", flops=lambda call: 0), "no name"),

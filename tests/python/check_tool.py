@@ -510,12 +510,16 @@ def passes(folder):
     expect(2, "opt", graph, "--pass", "dce{rand=1}", "-o", absent, says=("no option 'rand'",))
     expect(2, "opt", graph, "--pass", "dce", "--json", says=("-o",))
     expect(2, "opt", graph)
+    for verb in (("opt", graph, "--pass", "dce"), ("profile", "resnet18"), ("capture", "resnet18")):
+        expect(2, *verb, "-o", "", says=("--output: the value is empty",))
+    expect(1, "opt", "resnet18", "--pass", "dce", says=("shadowgraph capture resnet18 -o",))
+    (folder / "garbage.pt").write_bytes(b"garbage")
+    expect(1, "profile", folder / "garbage.pt", says=("is not a zip archive",))
     expect(1, "opt", graph, "--pass", "dce{random=1}", "-o", absent, says=("keep, drop",))
     for broken, why in (
         ("dce{", "name=value"),
         ("dce{random=drop", "'}' is missing"),
         ("dce,,cse", "the name of a pass"),
-        ("", "the name of a pass"),
         ("rewrite{rules='rule x}", "unterminated quote"),
     ):
         expect(2, "opt", graph, "--pass", broken, "-o", absent, says=(why, "example of a pipeline"))

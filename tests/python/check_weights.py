@@ -78,7 +78,7 @@ with tempfile.TemporaryDirectory() as name:
 
     refused("lstm_lm", "--only", "*nothing*", "-o", folder / "x.pt", code=1, says=("*nothing*", "no parameter"))
     refused("lstm_lm", "--only", "[abc", "-o", folder / "x.pt", code=1, says=("not closed",))
-    refused("lstm_lm", "--only", "", "-o", folder / "x.pt", code=1, says=("empty",))
+    refused("lstm_lm", "--only", "", "-o", folder / "x.pt", code=2, says=("--only: the value is empty",))
     refused("lstm_lx", "-o", folder / "x.pt", code=1, says=("lstm_lx", "did you mean lstm_lm"))
     refused("lstm_lm", code=2, says=("--output",))
     refused("lstm_lm", "--seed", "-1", "-o", folder / "x.pt", code=2, says=("not an integer >= 0",))
