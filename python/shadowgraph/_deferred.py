@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from . import _attributes, _process, _wrappers
 from . import _shadowgraph as _C
@@ -20,17 +19,6 @@ __all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "
 
 _T = TypeVar("_T")
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-
-
-class _Literals(TorchFunctionMode):
-    """Clones the result of torch.tensor(), whose data is not in the recording and must not be written in place."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is not torch.tensor:
-            return result
-        with torch.no_grad():
-            return result.clone().requires_grad_(result.requires_grad)
 
 
 class DeferredInit(_C.Context):
@@ -67,19 +55,11 @@ class DeferredInit(_C.Context):
         _process.flags.hold(self)
         self.on_exit(self._scope.abandon)
         self._scope.enter()
-        literals = _Literals()
-        self.on_exit(_pop_function_mode, literals)
-        torch._C._push_on_torch_function_stack(literals)
         keep_copies(self)
 
     def _finish(self) -> None:
         if self._scope is not None:
             self._scope.finish()
-
-
-def _pop_function_mode(mode):
-    while any(torch._C._get_function_stack_at(i) is mode for i in range(torch._C._len_torch_function_stack())):
-        torch._C._pop_torch_function_stack()
 
 
 def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:

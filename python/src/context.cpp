@@ -21,6 +21,22 @@ bool is_interrupt(const py::handle& type) {
                              PyErr_GivenExceptionMatches(type.ptr(), PyExc_SystemExit) != 0);
 }
 
+// Ends the generators of @contextmanager functions whose __enter__ was interrupted after they had yielded. Otherwise they
+// end when the traceback is freed, and those of torch then push a mode.
+void close_interrupted_managers(py::object trace) {
+  const auto manager = py::module_::import("contextlib").attr("_GeneratorContextManager");
+  const py::object enter = manager.attr("__enter__").attr("__code__");
+  for (; trace && !trace.is_none(); trace = trace.attr("tb_next")) {
+    const py::object frame = trace.attr("tb_frame");
+    if (!enter.is(py::object(frame.attr("f_code")))) continue;
+    try {
+      frame.attr("f_locals")["self"].attr("gen").attr("close")();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("closing an interrupted context manager");
+    }
+  }
+}
+
 // The active contexts of this thread, innermost last. Holds references, which a thread that ends leaves behind.
 std::vector<PyObject*>& contexts() {
   thread_local std::vector<PyObject*> all;
@@ -46,7 +62,7 @@ py::object Cleanup::enter(const py::object& self) {
     return result.is_none() ? self : result;
   } catch (py::error_already_set& error) {
     end(self, true);
-    if (is_interrupt(error.type())) interrupted(self);
+    if (is_interrupt(error.type())) interrupted(error.trace());
     throw;
   } catch (...) {
     end(self, true);
@@ -66,11 +82,11 @@ void Cleanup::exit(const py::object& self, const py::object& type, const py::obj
     end(self, true);
   }
   error_ = py::object();
-  if (is_interrupt(type)) return interrupted(self);  // rather than an error of its steps
+  if (is_interrupt(type)) return interrupted(trace);  // rather than an error of its steps
   try {
     if (failed) std::rethrow_exception(failed);
   } catch (py::error_already_set& error) {
-    if (is_interrupt(error.type())) interrupted(self);
+    if (is_interrupt(error.type())) interrupted(error.trace());
     throw;
   }
 }
@@ -121,12 +137,16 @@ py::object Cleanup::enter_context(const py::object& manager) {
 
 class Context::ThreadSnapshot {
  public:
-  ThreadSnapshot() : default_dtype_(py::module_::import("torch").attr("get_default_dtype")()) {
+  ThreadSnapshot()
+      : devices_(py::module_::import("torch.utils._device")),
+        default_device_(devices_.attr("CURRENT_DEVICE")),
+        default_dtype_(py::module_::import("torch").attr("get_default_dtype")()) {
     nesting_ = at::autocast::increment_nesting() - 1;
     at::autocast::decrement_nesting();
   }
   void restore() const {
     at::ThreadLocalState::setThreadLocalState(state_);
+    devices_.attr("CURRENT_DEVICE") = default_device_;
     torch::tensors::py_set_default_dtype(default_dtype_.ptr());
     at::autocast::set_autocast_cache_enabled(cache_);
     int nesting = at::autocast::increment_nesting();
@@ -136,6 +156,8 @@ class Context::ThreadSnapshot {
 
  private:
   at::ThreadLocalState state_;
+  py::module_ devices_;
+  py::object default_device_;
   py::object default_dtype_;
   bool cache_ = at::autocast::is_autocast_cache_enabled();
   int nesting_ = 0;
@@ -201,7 +223,10 @@ void Context::end_inner(const py::object& self) {
   }
 }
 
-void Context::interrupted(const py::object& /*self*/) { before_->restore(); }
+void Context::interrupted(const py::object& trace) {
+  close_interrupted_managers(trace);
+  before_->restore();
+}
 
 void bind_contexts(py::module_& m) {
   py::class_<Cleanup>(m, "Cleanup", "Context manager whose steps restore state, also after an interrupt.")

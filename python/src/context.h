@@ -48,7 +48,7 @@ class Cleanup {
 
  protected:
   virtual py::object begin(const py::object& self) { return self.attr("_enter")(); }
-  virtual void interrupted(const py::object& /*self*/) {}
+  virtual void interrupted(const py::object& /*trace*/) {}
   void end(const py::object& self, bool failed);
 
   bool active_ = false;
@@ -69,7 +69,7 @@ class Context : public Cleanup {
 
  protected:
   py::object begin(const py::object& self) override;
-  void interrupted(const py::object& self) override;
+  void interrupted(const py::object& trace) override;
 
  private:
   class ThreadSnapshot;

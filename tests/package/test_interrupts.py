@@ -106,6 +106,7 @@ def state():
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"),
                      torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),
         "dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
         "function modes": torch._C._len_torch_function_stack(),
         "lift": torch._C._only_lift_cpu_tensors(),
         "garbage collection": gc.isenabled(),

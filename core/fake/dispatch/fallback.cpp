@@ -532,8 +532,13 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (mode != nullptr && mode->reads_data && info.depends_on_data && observer != nullptr &&
       observer->compute(info, *stack))
     return;
-  if (C10_UNLIKELY(info.lifts) && observer != nullptr && !mode->reads_data) {
-    if (const at::Tensor values = host_values_of(info, *stack, *mode); values.defined()) {
+  if (C10_UNLIKELY(info.lifts) && observer != nullptr) {
+    const at::Tensor values = host_values_of(info, *stack, *mode);
+    if (values.defined() && mode->reads_data && values.storage().resizable()) {  // not the memory of an array
+      stack->back() = values.clone();
+      return;
+    }
+    if (values.defined() && !mode->reads_data) {
       // A tensor that is allocated here and freed with the program's reference, not a constant that exists throughout.
       const at::Tensor lifted = at::empty_strided(values.sizes(), values.strides(), values.options());
       copy_contents_if_kept(lifted, values, *mode);
