@@ -147,8 +147,9 @@ PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
 //
 // All actions are assumed to take equally long. A micro-batch visits each rank four times: F0 on the way out, F1 on the
 // way back, B1 and B0 for its gradient. From rank to rank it moves by one slot on the way out, and by `back` slots on
-// the way back. On every rank the four must differ modulo six, and the two remaining slots are for weight gradients. The
-// sum of the steps determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in 1F1B.
+// the way back. On every rank the four must differ modulo six, and the two remaining slots are for weight gradients.
+// The sum of the steps determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in
+// 1F1B.
 
 constexpr int64_t kPeriod = 6;
 
