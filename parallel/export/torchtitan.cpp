@@ -139,10 +139,10 @@ PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("parallelism", "tensor_parallel_degree", plan.tensor);
   if (plan.context > 1) set("parallelism", "context_parallel_degree", plan.context);
   if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
-  if (plan.overlap == CollectiveOverlap::kPieces) {
-    set("compile", "enable", "True");  // async tensor parallelism is a compiler pass
-    set("compile", "enable_async_tensor_parallel", "True");
-  }
+  const bool in_pieces = plan.overlap == CollectiveOverlap::kPieces;
+  // Async tensor parallelism is a compiler pass, and only the compiler fuses the casts of float8.
+  if (in_pieces || request.float8) set("compile", "enable", "True");
+  if (in_pieces) set("compile", "enable_async_tensor_parallel", "True");
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
   if (plan.pipeline > 1) {
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
@@ -167,7 +167,6 @@ PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   note_zero(plan, file.differs);
   note_offload(plan, file.differs);
   note(file.differs, request.bfloat16_gradients, "gradients: torchtitan reduces them in float32, the plan in bfloat16");
-  if (request.float8) set("compile", "enable", "True");
   note(file.differs, request.float8,
        "float8: set in the model configuration: model_registry(.., converters=[Float8LinearConverter.Config("
        "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");

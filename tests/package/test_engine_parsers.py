@@ -32,6 +32,11 @@ def test_a_pipeline_has_no_cuda_graphs(step):
     assert "cuda_graphs" not in recipe(step, pipeline=1, stages_per_rank=1, stages=[{"begins": ""}])
 
 
+def test_float8_is_compiled(step):
+    files = files_of(step, PIPELINE, sequence=ranks.LENGTH, float8=True)
+    assert "config.compile.enable = True\n" in files["torchtitan_recipe.py"][0].split("    return config\n")[0]
+
+
 def test_some_layers_are_recomputed_by_a_policy_of_the_recipe(step):
     again = [f"model.layers.{i}" for i in (0, 2, 5)]
     text = recipe(step, recomputed=again)
