@@ -68,7 +68,7 @@ ROOM_OF_PUBLIC = {
 # Internal headers of core for higher layers: calling nodes on fake tensors, and functions that graphs call by name.
 CORE_INTERFACE = re.compile(
     r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(simulated_devices|process_groups)\.h|"
-    r"libtorch/kernels\.h)"
+    r"libtorch/(kernels|error_text)\.h)"
 )
 USES_CORE_INTERFACE = {"passes", "codegen", "profiler", "sharding", "parallel", "viz"}
 # Collects the entries of all tables for an operator.

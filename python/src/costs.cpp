@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "shadowgraph/profile/operator_costs.h"
-#include "support/suggestion.h"
 
 namespace shadowgraph::python {
 
@@ -95,14 +96,11 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
 
 // The operator may be registered later.
 void warn_if_unknown(const std::string& name) {
-  std::vector<std::string> all;
-  for (const c10::OperatorName& each : c10::Dispatcher::singleton().getAllOpNames()) {
-    all.push_back(c10::toString(each));
-    if (each.name == name || all.back() == name) return;
+  const std::vector<c10::OperatorName> all = c10::Dispatcher::singleton().getAllOpNames();
+  const auto has_name = [&](const c10::OperatorName& each) { return each.name == name || c10::toString(each) == name; };
+  if (std::ranges::none_of(all, has_name)) {
+    TORCH_WARN("register_cost('", name, "'): no operator has this name yet");
   }
-  const std::string near = closest(name, all);
-  TORCH_WARN("register_cost('", name, "'): no operator has this name yet",
-             near.empty() ? near : " (did you mean " + near + "?)");
 }
 
 void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,

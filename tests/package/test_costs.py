@@ -73,7 +73,7 @@ def test_flops_bytes_and_scratch_are_counted():
 
 
 def test_a_mistyped_operator_is_named():
-    with pytest.warns(UserWarning, match=r"no operator has this name yet \(did you mean aten::gelu\?\)"):
+    with pytest.warns(UserWarning, match="aten::gelo.*no operator has this name yet"):
         sg.register_cost("aten::gelo", flops=lambda call: 0)
 
 
