@@ -61,8 +61,8 @@ def usage(folder):
     expect(2, "profle", says=("did you mean profile",))
     expect(2, "profile")
     expect(2, "profile", "resnet18", "--device", "tpu")
-    expect(2, "profile", "resnet18", "--batch", "-1", says=("at least 1",))
-    expect(2, "profile", "resnet18", "--batch", "9" * 20, says=("at least 1",))
+    expect(2, "profile", "resnet18", "--batch", "-1", says=(">= 1",))
+    expect(2, "profile", "resnet18", "--batch", "9" * 20, says=(">= 1",))
     expect(2, "profile", "resnet18", "--mode", "dream")
     expect(0, "list", "models", prints=("llama3_8b", "8,030,261,248"))
     expect(2, "list", says=("WHAT",))
@@ -469,7 +469,7 @@ def estimates(folder):
         failures.append("--what-if twice says something else than once")
     expect(1, *two, "--what-if", "zero=1", says=("ranks",))
     for wrong, why in (("optimizer=adamax", "did you mean adam"), ("zerro=1", "did you mean zero?"),
-                       ("zero", "missing"), ("zero=4", "0, 1, 2, 3"), ("ranks=1", "at least 2"),
+                       ("zero", "missing"), ("zero=4", "0, 1, 2, 3"), ("ranks=1", ">= 2"),
                        ("dtype=f32", "bf16, f16")):
         expect(2, *two, "--what-if", wrong, says=("--what-if", why))
     expect(2, *two, "--what-if", "dtype=bf16", "--mode", "infer", says=("training step",))
