@@ -350,6 +350,8 @@ void block_gradients_into(const at::Tensor& real) {
   const bool leaf = real.is_leaf();
   const auto node = leaf ? torch::autograd::impl::try_get_grad_accumulator(real) : real.grad_fn();
   if (!node) return;
+  static std::mutex mutex;  // threads share real tensors
+  const std::lock_guard lock(mutex);
   const auto is_ours = [](const auto& hook) { return dynamic_cast<const FakeGradientGuard*>(hook.get()) != nullptr; };
   if (std::ranges::any_of(std::as_const(*node).pre_hooks(), is_ours)) return;
   node->add_pre_hook(std::make_unique<FakeGradientGuard>(leaf ? c10::str(real.sizes()) : ""));
