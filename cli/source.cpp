@@ -475,7 +475,8 @@ SourceKind kind_of_source(const std::string& source) {
   if (head.starts_with("PK\x03\x04")) {
     return ExportedProgram::is_archive(source) ? SourceKind::kExported : SourceKind::kTorchScript;
   }
-  if (std::filesystem::path(source).extension().string().starts_with(".pt")) {
+  const bool is_graph = head.starts_with("shadowgraph") || head.starts_with("{");
+  if (!is_graph && std::filesystem::path(source).extension().string().starts_with(".pt")) {
     throw Error(fmt::format("'{}' is not a zip archive, as torch.export.save and torch.jit.save write them", source));
   }
   return SourceKind::kGraph;  // the parser reports other contents

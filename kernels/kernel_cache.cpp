@@ -82,8 +82,8 @@ class FileLock {
  private:
   void close() {
     const std::lock_guard lock(open().mutex);
-    open().descriptors.erase(descriptor_);
-    ::close(std::exchange(descriptor_, -1));
+    if (open().descriptors.erase(descriptor_) != 0) ::close(descriptor_);  // else closed by fork() already
+    descriptor_ = -1;
   }
 
   int descriptor_ = -1;

@@ -515,6 +515,8 @@ def passes(folder):
     expect(1, "opt", "resnet18", "--pass", "dce", says=("shadowgraph capture resnet18 -o",))
     (folder / "garbage.pt").write_bytes(b"garbage")
     expect(1, "profile", folder / "garbage.pt", says=("is not a zip archive",))
+    expect(0, "opt", graph, "--pass", "dce", "-o", folder / "graph.pt")
+    expect(0, "opt", folder / "graph.pt", "--pass", "dce", "-o", small)
     expect(1, "opt", graph, "--pass", "dce{random=1}", "-o", absent, says=("keep, drop",))
     for broken, why in (
         ("dce{", "name=value"),
