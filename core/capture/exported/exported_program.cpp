@@ -469,7 +469,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
       }
     }
     const std::vector<c10::IValue> written = arguments;  // the caller and this object hold them as well
-    const std::vector<c10::IValue> results = ExportedExecutor(saved, path).run(std::move(arguments));
+    const std::vector<c10::IValue> results = run_exported(saved, path, std::move(arguments));
     Tensors outputs;
     for (size_t i = 0; i < results.size() && i < saved.outputs.size(); ++i) {
       const SavedOutput& spec = saved.outputs[i];
