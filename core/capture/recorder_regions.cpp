@@ -262,8 +262,6 @@ void Recorder::sort_regions() {
   for (const NodeId node : graph_.nodes()) mutable_node(graph_, node).region = moved[graph_.node(node).region.index];
 }
 
-// ---- Backward nodes and saved tensors
-
 // Marks a node that runs under the autograd engine as backward, and links it to the forward node of the current
 // grad_fn.
 void Recorder::link_backward(NodeId node) {

@@ -2,7 +2,6 @@
 // Interpreter runs them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -61,9 +60,9 @@ class Replay final : public Interpreter {
       bool stays = false;
     };
     std::unordered_map<NodeId, std::vector<Kept>> snapshots;
-    std::unordered_map<NodeId, std::vector<StorageId>>
-        finished;                                  // by node: storages of the record whose last use it is
-    std::unordered_map<StorageId, ValueId> roots;  // of those
+    // Storages of the record, by the node that uses them last, and their first values.
+    std::unordered_map<NodeId, std::vector<StorageId>> finished;
+    std::unordered_map<StorageId, ValueId> roots;
   };
 
   Replay(const RecipeGraph& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots,

@@ -1,12 +1,7 @@
 #include "core/deferred/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/bernoulli.h>
-#include <ATen/ops/cauchy.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exponential.h>
-#include <ATen/ops/geometric.h>
-#include <ATen/ops/normal.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
@@ -27,16 +22,8 @@ uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64
 
 // Returns the words per uniform number; 0 for unsupported dtypes.
 uint64_t words_of_uniform(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kHalf:
-    case at::kBFloat16:
-      return 1;
-    case at::kDouble:
-      return 2;
-    default:
-      return 0;
-  }
+  if (dtype == at::kDouble) return 2;
+  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16 ? 1 : 0;
 }
 
 Consumption of_uniform(const Graph& graph, ValueId value) {
@@ -118,8 +105,6 @@ Consumption of_sampler(const Graph& graph, ValueId value, Sampler sample) {
   return line.straight ? words(line.each * elements(graph, value) + line.constant) : Consumption();
 }
 
-// ---- Table of operators
-
 enum class Family : uint8_t { kUniform, kNormal, kRandom, kRange, kPermutation, kSampler };
 
 struct Row {
@@ -156,7 +141,7 @@ constexpr Row kRows[] = {
 };
 
 const Row* find_row(std::string_view name) {
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
+  const auto* row = std::ranges::find(kRows, name, &Row::name);
   return row == std::end(kRows) ? nullptr : row;
 }
 
@@ -176,8 +161,6 @@ Consumption of_range_arguments(const Graph& graph, NodeId node, ValueId value) {
 }
 
 }  // namespace
-
-// ---- Consumption
 
 Consumption consumption_of(const Graph& graph, NodeId node) {
   if (!graph.facts(node).draws) return {};
@@ -268,8 +251,6 @@ constexpr uint32_t kManyDraws = 64;  // the same in draws
 
 RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
     : graph_(graph), run_(std::move(run)), nonce_(next_nonce()) {}
-
-// ---- Tickets
 
 // Fills a ticket with pseudorandom words, so that unrecorded draws from it at least look random.
 void RandomStreams::make_noise(Stream& stream) const {
@@ -409,8 +390,6 @@ void RandomStreams::watch(const at::Generator& generator) {
   begin_segment(streams_[number], current_state(generator));
   put_ticket(number);
 }
-
-// ---- States
 
 void RandomStreams::begin_segment(Stream& stream, const RandomState& state) {
   stream.segments.push_back(static_cast<uint32_t>(stream.draws.size()));

@@ -99,8 +99,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   void abandon_call(const OperatorInfo& info) noexcept override;
   void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
   void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
   bool compute(const OperatorInfo& info, torch::jit::Stack& stack) override;
   void mode_suspended() override;
   void mode_resumed() noexcept override;

@@ -173,8 +173,8 @@ class CallObserver {
   virtual void abandon_call(const OperatorInfo& info) noexcept = 0;
 
   // Called around a composite operator, even if it throws; calls in between are its decomposition.
-  virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
-  virtual void leave_composite() noexcept = 0;
+  virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) {}
+  virtual void leave_composite() noexcept {}
 
   // With ModeState::reads_data: executes a call whose results depend on the contents of fakes, which is then not
   // reported otherwise. Returns true if it did; the stack then holds the results instead of the arguments.

@@ -128,8 +128,6 @@ void check(const ProcessGroupInfo& info) {
 
 }  // namespace
 
-// ---- Groups
-
 Group fake_process_group(const ProcessGroupInfo& info) {
   check(info);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(static_cast<int>(info.rank), static_cast<int>(info.size));
@@ -161,17 +159,13 @@ void unregister_fake_process_group(const std::string& name) {
   c10d::unregister_process_group(name);
 }
 
-namespace {
-
-ProcessGroupInfo describe(const Group& group) {
+static ProcessGroupInfo describe(const Group& group) {
   ProcessGroupInfo info{.name = group->getGroupName(), .size = group->getSize(), .rank = group->getRank()};
   KnownGroups& known = KnownGroups::global();
   {
     const std::lock_guard lock(known.mutex);
     const auto found = known.by_name.find(info.name);
-    if (found != known.by_name.end() && found->second.info.size == info.size) {
-      return found->second.info;
-    }
+    if (found != known.by_name.end() && found->second.info.size == info.size) return found->second.info;
   }
   // DeviceMesh describes the groups of its axes with this prefix.
   constexpr std::string_view kMesh = "mesh_";
@@ -180,8 +174,6 @@ ProcessGroupInfo describe(const Group& group) {
   if (const DescribeProcessGroup ask = known.describe.load(); ask != nullptr) ask(info);
   return info;
 }
-
-}  // namespace
 
 std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument) {
   const Group group = group_of_argument(argument);
@@ -269,8 +261,6 @@ std::vector<MeshAxis> parse_mesh(std::string_view text) {
   return axes;
 }
 
-// ---- Objects and names
-
 std::optional<std::string> name_of_object(const c10::IValue& object) {
   if (!object.isObject()) return std::nullopt;
   const c10::Type& type = *object.type();
@@ -320,8 +310,6 @@ void wait_for_work(std::span<const c10::IValue> results) {
   }
 }
 
-// ---- Groups in a graph
-
 const Target& process_group_target() {
   static const Target target(TargetKind::kFunction,
                              "sg_c10d::process_group(str group_name, int size, int rank, int[] ranks, str axis) -> ()");
@@ -343,13 +331,9 @@ void check_process_group(std::span<const c10::IValue> arguments) {
               "; create it first (init_process_group and new_group, or FakeMesh to run on fake tensors)");
 }
 
-namespace {
-
-std::string text_of(const Graph& graph, const Argument& argument) {
+static std::string text_of(const Graph& graph, const Argument& argument) {
   return argument.kind == ArgumentKind::kString ? graph.text(argument.string) : std::string();
 }
-
-}  // namespace
 
 std::vector<ProcessGroupInfo> process_groups(const Graph& graph) {
   std::vector<ProcessGroupInfo> groups;

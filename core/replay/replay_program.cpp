@@ -113,8 +113,6 @@ class Compiler {
  private:
   static constexpr uint32_t kAlone = 0xFFFFFFFFU;
 
-  // ---- Groups
-
   std::vector<NodeId> in_order_of_groups(const std::vector<NodeId>& nodes) const {
     IdMap<NodeId, uint32_t> wanted;
     for (const NodeId node : nodes) wanted[node] = 1;
@@ -213,8 +211,6 @@ class Compiler {
     if (program_->problem(step) == nullptr) program_->problems.push_back({step, std::move(what)});
   }
 
-  // ---- Arguments
-
   void compile_arguments(Step& step, const Signature& formals) {
     const auto device = [this](c10::Device named) {
       note_device(mapped(named), node_);
@@ -250,8 +246,6 @@ class Compiler {
       note_device(argument.toDevice(), node_);
     }
   }
-
-  // ---- Results
 
   void compile_results(Step& step) {
     step.results.begin = static_cast<uint32_t>(program_->result_codes.size());
@@ -346,8 +340,6 @@ class Compiler {
       sets_[set].clear();
     }
   }
-
-  // ---- Steps
 
   void look_up_operator(Step& step, const Target& target, TargetId id) {
     auto& handle = program_->operators[id.index];

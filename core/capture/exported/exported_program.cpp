@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstring>
 
@@ -469,7 +468,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
       }
     }
     const std::vector<c10::IValue> written = arguments;  // the caller and this object hold them as well
-    const std::vector<c10::IValue> results = ExportedExecutor(saved, path).run(std::move(arguments));
+    const std::vector<c10::IValue> results = run_exported(saved, path, std::move(arguments));
     Tensors outputs;
     for (size_t i = 0; i < results.size() && i < saved.outputs.size(); ++i) {
       const SavedOutput& spec = saved.outputs[i];

@@ -10,9 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "core/fake/fake_tensor_impl.h"
@@ -121,11 +119,9 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
   stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
 }
 
-namespace {
-
 // Rejects outputs whose elements share memory with each other or with an operand. A pointwise kernel may write to an
 // operand.
-void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
+static void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);
     for (const c10::IValue& operand : operands) {
@@ -138,8 +134,6 @@ void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack&
     }
   }
 }
-
-}  // namespace
 
 const FreshForm* form_of_tensors(const Target& op) {
   size_t results = 0;

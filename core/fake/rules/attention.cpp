@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <ATen/ops/_cudnn_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -333,8 +332,6 @@ Tensor sdpa_on_gpu(const Tensor& query, const Tensor& key, const Tensor& value, 
                                                                 /*dropout_mask=*/std::nullopt, scale, enable_gqa));
   }
 }
-
-// ---- Results
 
 Tensor philox_word() { return rules::empty({}, at::kLong); }
 

@@ -294,8 +294,6 @@ Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& valu
   return OnMeta<Operator>::call(x, y, z, value);
 }
 
-// ---- Fresh tensors
-
 bool is_dense_here(OptionalLayout layout, OptionalDevice device, OptionalBool pinned) {
   return layout.value_or(c10::Layout::Strided) == c10::Layout::Strided && (!device || device->is_meta()) &&
          !pinned.value_or(false);
@@ -328,8 +326,6 @@ Tensor clone(const Tensor& x, OptionalFormat format) {
   if (is_row_major(x) && (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) return like(x);
   return OnMeta<at::_ops::clone>::call(x, format);
 }
-
-// ---- Concatenation and indexing
 
 Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
   const auto refer = [&] { return OnMeta<at::_ops::cat>::call(tensors, dim); };

@@ -558,8 +558,6 @@ Tensor slow_conv_dilated(const Tensor& x, const Tensor& weight, IntArrayRef kern
   return rules::empty(sizes, x, spatial == 2 ? image_format(x, weight) : MemoryFormat::Contiguous);
 }
 
-// ---- 3-D im2col
-
 Tensor slow_conv3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding) {
   TORCH_CHECK(x.dim() == 5, "non-empty 5D input tensor expected but got: ", x.sizes());

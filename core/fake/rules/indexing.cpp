@@ -68,8 +68,6 @@ Tensor nonzero_static(const Tensor& x, int64_t size) {
                    : rules::empty({size, x.dim()}, c10::kLong);
 }
 
-// ---- Embedding
-
 Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_index*/, bool /*scale_by_frequency*/,
                  bool /*sparse*/) {
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
@@ -137,8 +135,6 @@ Tensor embedding_bag_backward(const Tensor& grad, int64_t weights, bool sparse) 
 Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& indices) {
   return rules::empty({indices.size(0)}, grad);
 }
-
-// ---- Sorted search
 
 ScalarType position_type(bool int32) { return int32 ? c10::kInt : c10::kLong; }
 

@@ -46,8 +46,6 @@ struct Out<rule> {
   }
 };
 
-// ---- Solvers
-
 Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool left, bool /*unitriangular*/) {
   at::native::checkInputsSolver(a, b, left, "linalg.solve_triangular");
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "linalg.solve_triangular: Expected A and B to have the same dtype, ",
@@ -89,8 +87,6 @@ Tensor& lu_solve_out(const Tensor& lu, const Tensor& pivots, const Tensor& b, bo
   return out;
 }
 
-// ---- Cholesky
-
 Tensor cholesky(const Tensor& x) {
   at::native::squareCheckInputs(x, "cholesky");
   return x.numel() == 0 ? rules::empty_contiguous_like(x) : column_major_like(x);
@@ -106,8 +102,6 @@ Tensor& cholesky_inverse_out(const Tensor& x, bool upper, Tensor& out) {
   if (out.numel() != 0) at::native::resize_output(out, x.sizes());
   return Out<&cholesky_inverse>::run(x, upper, out);
 }
-
-// ---- Orthogonal factors
 
 DimVector reflectors(const Tensor& x) {
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));

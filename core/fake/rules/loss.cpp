@@ -26,8 +26,6 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
   return reduced(elementwise({input, target}), reduction);
 }
 
-// ---- Binary cross entropy
-
 Tensor binary_cross_entropy(const Tensor& input, int64_t reduction) {
   // The kernels resize the unreduced loss.
   if (reduction == at::Reduction::None) return rules::empty_like(input);
@@ -57,8 +55,6 @@ Tensor& binary_cross_entropy_backward_out(const Tensor& grad, const Tensor& inpu
   if (given(weight)) result.mul_(*weight);
   return result;
 }
-
-// ---- 2-D negative log likelihood
 
 void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
   TORCH_CHECK(target.dim() == 3,

@@ -48,8 +48,6 @@ Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, I
   return rules::empty(with_spatial(input, {size}), input);
 }
 
-// ---- Adaptive average pooling
-
 Tensor adaptive_avg_pool2d(const Tensor& input, IntArrayRef output) {
   TORCH_CHECK(output.size() == 2, "adaptive_avg_pool2d: output_size must be 2");
   check_input(input, 2, "adaptive_avg_pool2d");
@@ -112,8 +110,6 @@ TwoTensors max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef strid
 }
 
 Tensor max_pool3d_backward(const Tensor& input) { return rules::empty(input.sizes(), input, volume_format(input)); }
-
-// ---- Unpooling
 
 void check_unpool(const Tensor& input, const Tensor& indices, IntArrayRef output, size_t spatial) {
   TORCH_CHECK(indices.scalar_type() == c10::kLong,

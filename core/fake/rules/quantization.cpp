@@ -127,8 +127,6 @@ Tensor& add_relu_out(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/, 
   return elementwise_into(result, {x, y});
 }
 
-// ---- Packed 4- and 8-bit weights
-
 void check_matrix(const Tensor& x, const char* name) { TORCH_CHECK(x.dim() == 2, name, " must be a 2D tensor"); }
 
 Tensor product(const Tensor& x, int64_t columns) {
@@ -175,8 +173,6 @@ Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale) 
   sizes.back() = scale.size(0);
   return rules::empty(sizes, x);
 }
-
-// ---- Scaled matrices
 
 Tensor scaled_product(const Tensor& a, const Tensor& b, OptionalDtype dtype) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",

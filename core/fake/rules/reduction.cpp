@@ -78,14 +78,10 @@ TwoTensors kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return value_and_index(x, dim, keepdim, "kthvalue");
 }
 
-// ---- Scans
-
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   (void)c10::maybe_wrap_dim(dim, x.dim());  // throws if there is no such dimension
   return rules::empty(x.sizes(), x);
 }
-
-// ---- Products
 
 void check_vectors(const Tensor& x, const Tensor& y) {
   TORCH_CHECK(x.dim() == 1 && y.dim() == 1, "1D tensors expected, but got ", x.dim(), "D and ", y.dim(), "D tensors");
