@@ -291,8 +291,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.create(program, device, dtype, conversion)
             stack.enter_context(_models.Converted(module, mode, device, dtype, conversion, train))
         if isinstance(module, _schedules.PipelineRank):
-            shapes = functools.partial(_pipelines.infer_shapes, program, args, kwargs, training.target, device, dtype)
-            stack.enter_context(_neighbor_shapes(module, program, shapes, fake(device, **around), step))
+            given = _inputs.Call(args, kwargs)
+            stack.enter_context(
+                _pipelines.shared_shapes(program, module, given, training.target, device, dtype, step, around)
+            )
             args, kwargs = module.arguments(args, kwargs, training, loss)
         else:
             training.check_model()
@@ -303,7 +305,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         beyond = _models.beyond_positions(module, tokens)
         call = module if module is not None else program
         if step:
-            loop = _loop_of(module, loss, optimizer, training, device)
+            if isinstance(module, _schedules.PipelineRank):
+                loop = PipelineLoop(module, optimizer, training, device)
+            else:
+                loop = TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
             if steady_state:
                 loop.run(args, kwargs)
             else:
@@ -365,20 +370,6 @@ def _media_left_out(module, args, kwargs):
         return ""
     return (f"without {' or '.join(media)}, the model runs on text alone: the encoder of images, video or audio counts "
             "as parameters only; give it as an input")  # fmt: skip
-
-
-def _neighbor_shapes(module, program, shapes, mode, step):
-    """Returns a context that provides the shapes of stages on other ranks."""
-    if _pipelines.PipelineShapes.here() is not None or not module.infers_shapes or _schedules.is_schedule(program):
-        return contextlib.nullcontext()
-    with mode:
-        return shapes(backward=None if step else False)
-
-
-def _loop_of(module, loss, optimizer, training, device):
-    if isinstance(module, _schedules.PipelineRank):
-        return PipelineLoop(module, optimizer, training, device)
-    return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
 
 
 def _on_device(args, kwargs, device, dtype, mode, created):

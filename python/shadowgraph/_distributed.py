@@ -230,7 +230,7 @@ def _restore_accelerate_states(before):
 
 def set_accelerate_device(device, context):
     """Sets accelerate's device to the simulated one until the context ends, unless the program selected the CPU."""
-    before: list[torch.device] = []
+    before: list = []
 
     def restore():  # also in states copied meanwhile
         for state in _accelerate_states() if before else ():

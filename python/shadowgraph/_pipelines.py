@@ -14,7 +14,7 @@ from . import _shadowgraph as _C
 from ._distributed import as_rank, ranks_of, world_size
 from ._fake import fake
 from ._libraries import when_imported
-from ._schedules import PipelineRank, is_static, stages_of
+from ._schedules import PipelineRank, is_schedule, is_static, stages_of
 
 __all__ = ["PipelineShapes", "infer_shapes", "pipeline_shapes", "shared_shapes"]
 
@@ -198,7 +198,8 @@ def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, 
 
 def shared_shapes(make, model, inputs, target, device, dtype, train, options):
     """Returns a context with the shapes of a pipeline, inferred once for all ranks; a null context for other models."""
-    if not isinstance(model, PipelineRank) or not model.infers_shapes or PipelineShapes.here() is not None:
+    known = PipelineShapes.here() is not None or is_schedule(make)  # of this rank, which has no function for others
+    if known or not isinstance(model, PipelineRank) or not model.infers_shapes:
         return contextlib.nullcontext()
     args, kwargs = _inputs.as_call(inputs)
     with fake(device, **options):

@@ -50,9 +50,7 @@ class Sharding:
 
     def __repr__(self) -> str:
         costs = self.dict()
-        return _C.printable(
-            f"<shadowgraph.Sharding of {costs['title']}: {_C.human_bytes(costs['peak'])} per device>"
-        )
+        return _C.printable(f"<shadowgraph.Sharding of {costs['title']}: {_C.human_bytes(costs['peak'])} per device>")
 
     def layouts(self) -> _Strings:
         """Returns {name: layout} of parameters, buffers and inputs, with layouts such as "S(0),R"."""
