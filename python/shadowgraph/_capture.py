@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import gc
 import inspect
@@ -16,7 +15,7 @@ from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
 from ._loop_tracker import canonical
-from ._shared import Shared
+from ._shared import Shared, nearest
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
@@ -254,9 +253,7 @@ _OF_MODE, _OF_CAPTURE = (
 def _refuse_unknown(what, given, known):
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise TypeError(f"unknown {what} {name!r}{hint} Accepted: {', '.join(known)}")
+            raise TypeError(f"unknown {what} {name!r}{nearest(name, known) or '.'} Accepted: {', '.join(known)}")
 
 
 def _loop_and_options(keywords, options):

@@ -212,7 +212,11 @@ def infer_shapes(make, args, kwargs, target, device, dtype, backward=None):
     ranks = _schedules_of_all_ranks(make, device, dtype)
     owners = {stage.stage_index: (rank, schedule, stage) for rank, schedule in ranks for stage in stages_of(schedule)}
     shapes = PipelineShapes(stages_of(ranks[0][1])[0].num_stages)
-    _check_owners(owners, shapes.stages, len(ranks))
+    if any(index not in owners for index in range(shapes.stages)):
+        raise _C.Error(
+            f"called as the {len(ranks)} ranks of its pipeline, the function created stages "
+            f"{', '.join(map(str, sorted(owners)))} of {shapes.stages}; {_EACH_CALL}"
+        )
     with shapes:
         _exchange(shapes, owners, args, kwargs, target, backward)
     return shapes
@@ -244,15 +248,6 @@ def _schedules_of_all_ranks(make, device, dtype):
         group = stages_of(first[1])[0].group or torch.distributed.group.WORLD
         members = ranks_of(group.group_name)
     return [first, *(create(as_rank(member)) for member in members if member != first[0].rank)]
-
-
-def _check_owners(owners, stages, ranks):
-    missing = [index for index in range(stages) if index not in owners]
-    if missing:
-        raise _C.Error(
-            f"called as the {ranks} ranks of its pipeline, the function created stages "
-            f"{', '.join(map(str, sorted(owners)))} of {stages}; {_EACH_CALL}"
-        )
 
 
 def _exchange(shapes, owners, args, kwargs, target, backward):
