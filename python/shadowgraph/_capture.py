@@ -16,9 +16,7 @@ from ._fake import Scope, fake
 from ._keywords import keywords_apart
 from ._loop_tracker import canonical
 from ._shared import Shared, nearest
-from ._training import PipelineLoop, Training, TrainingLoop, phase, region
-
-__all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
+from ._training import PipelineLoop, Training, TrainingLoop
 
 
 class _ModuleCalls(Shared):

@@ -10,14 +10,8 @@ from torch.overrides import TorchFunctionMode
 from . import _attributes, _process, _wrappers
 from . import _shadowgraph as _C
 from ._files import keep_copies
-from ._shadowgraph import deferred_graph
 from ._shared import nearest
 from ._weights import Weights
-
-__all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
-           "materialize_shard",
-           "materialize_tensor", "save_weights"]  # fmt: skip
-
 
 _T = TypeVar("_T")
 _Module = TypeVar("_Module", bound=torch.nn.Module)

@@ -15,11 +15,10 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from . import _capture, _fx_checkpoints, _inputs, _models
 from . import _shadowgraph as _C
-from ._fake import fake, unfake
+from ._fake import fake
 from ._keywords import keywords_apart
 from ._shadowgraph import Graph
-
-__all__ = ["from_fx", "to_fx"]
+from ._unfake import unfake
 
 _NOTE = "fx"  # note that keeps the name of the torch.fx node
 _STOPS = "stops_gradient"  # marks a detach inserted by to_fx
@@ -519,7 +518,7 @@ class _Runner:
         else:
             call = self._module.get_submodule(node.target)
         phase = node.meta.get("phase", "forward")
-        with contextlib.nullcontext() if phase == "forward" else _capture.phase(phase):
+        with contextlib.nullcontext() if phase == "forward" else _C.Phase(phase):
             self._values[node] = call(*args, **kwargs)
         for unused in self._last_used_by.get(node, ()):
             del self._values[unused]

@@ -17,8 +17,6 @@ from . import _shadowgraph as _C
 KEY = "activation_checkpoint"
 NAMES = "activation_checkpoint_names"
 
-__all__ = ["checkpoint_fx"]
-
 
 @dataclass
 class Run:

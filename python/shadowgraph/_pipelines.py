@@ -16,8 +16,6 @@ from ._fake import fake
 from ._libraries import when_imported
 from ._schedules import PipelineRank, is_schedule, is_static, stages_of
 
-__all__ = ["PipelineShapes", "infer_shapes", "pipeline_shapes", "shared_shapes"]
-
 _STAGE = "torch.distributed.pipelining.stage"
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 

@@ -9,8 +9,6 @@ from . import _capture, _ranks
 from . import _shadowgraph as _C
 from ._shared import nearest
 
-__all__ = ["Profile", "profile"]
-
 EXPORTS = {
     "svg": ("graph.svg", lambda report: report.graph.svg()),
     "dot": ("graph.dot", lambda report: report.graph.dot()),

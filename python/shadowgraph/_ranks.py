@@ -15,8 +15,6 @@ from ._distributed import as_rank, in_world
 from ._fake import fake
 from ._shadowgraph import Graph
 
-__all__ = ["RankProfiles", "Role", "of_ranks"]
-
 
 class Role(NamedTuple):
     """Ranks that run the same program. `rank` was captured on behalf of all of them."""

@@ -14,8 +14,6 @@ from . import _shadowgraph as _C
 from ._eager_plan import eager_plan
 from ._shadowgraph import Graph
 
-__all__ = ["Sharding", "shard"]
-
 _Json = dict[str, Any]  # inside the class, dict is a method
 _Strings = dict[str, str]
 _Solution = str | os.PathLike | Mapping[str, Any] | Iterable[int]
