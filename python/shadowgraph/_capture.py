@@ -300,10 +300,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         beyond = _models.beyond_positions(module, tokens)
         call = module if module is not None else program
         if step:
-            if isinstance(module, _schedules.PipelineRank):
-                loop = PipelineLoop(module, optimizer, training, device)
-            else:
+            if not isinstance(module, _schedules.PipelineRank):
                 loop = TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
+            else:
+                loop = PipelineLoop(module, optimizer, training, device)
             if steady_state:
                 loop.run(args, kwargs)
             else:

@@ -144,9 +144,7 @@ class EagerPlan:
                 outside = [user for user in users if not any(user == other for other, _, _ in nodes)]
                 if outside:
                     given[value] = self._given_as(value, layout, outside)
-        takes = next(iter(taken.values())) if len(taken) == 1 else None
-        gives = next(iter(given.values())) if len(given) == 1 else None
-        return takes, gives
+        return [next(iter(found.values())) if len(found) == 1 else None for found in (taken, given)]
 
     def _given_as(self, value, layout, users):
         """Returns the layout that the users expect if they agree, or if the value is a partial sum."""
@@ -163,10 +161,9 @@ class EagerPlan:
         if not self._tensor:
             return
         for path in self._modules:
-            takes, gives = self._boundary(path)
             # Partial sums cannot be requested as input or output layouts.
-            takes = takes and (None if self._is_partial(takes) else takes)
-            gives = gives and (None if self._is_partial(gives) else gives)
+            takes, gives = (layout and (None if self._is_partial(layout) else layout)
+                            for layout in self._boundary(path))  # fmt: skip
             sides = [side for side, layout in (("input", takes), ("output", gives)) if not layout]
             if sides:
                 self._miss("module", path, f"{' and '.join(sides)} layout is chosen by DTensor")

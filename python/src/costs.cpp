@@ -6,7 +6,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph::python {
 
