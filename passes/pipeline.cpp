@@ -151,8 +151,7 @@ Pipeline& Pipeline::add(Pass pass, PassOptions options) {
   return *this;
 }
 
-// Throws PassError with a caret below the error. Looks up passes and options while parsing, so that a parsed pipeline
-// can run.
+// Throws PassError with a caret below the error. Looks up passes and options while parsing.
 Pipeline Pipeline::parse(std::string_view text) {
   Pipeline pipeline;
   std::string_view rest = text;

@@ -297,8 +297,7 @@ Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == kNone ? loss : reduction == kMean ? at::mean(loss) : at::sum(loss);
 }
 
-// Returns one weight per target (the class weight, or 0 if ignored), and the targets with ignored ones replaced by a
-// valid index.
+// Returns one weight per target (the class weight, or 0 if ignored), and the targets with valid indices.
 std::pair<Tensor, Tensor> target_weights(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                                          int64_t ignored) {
   const Tensor kept = at::ne(target, ignored);
@@ -408,8 +407,7 @@ Three flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const
                      const Tensor&, const Tensor&, std::optional<double> scale) {
   return attention_backward(attention_scores(q, k, v, {}, dropout, causal, scale), grad);
 }
-// cuDNN's and the memory-efficient kernel take a bias, flash attention does not; results other than the first are
-// kernel-specific.
+// cuDNN's and the memory-efficient kernel take a bias, flash attention does not; further results are kernel-specific.
 FlashResult cudnn(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& bias, bool /*statistics*/,
                   double dropout, bool causal, bool /*debug*/, std::optional<double> scale) {
   const Tensor output = attention(attention_scores(q, k, v, bias, dropout, causal, scale)).first;

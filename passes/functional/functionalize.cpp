@@ -62,8 +62,7 @@ const char* scatter_of(std::string_view view) {
 //
 // The *image* of a storage is a value whose storage has the same bytes at the same offsets. It is initially the value
 // that allocated the storage. current(v) returns the value to read instead of v at this point: the value that replaced
-// v, if the storage has not been written since, otherwise a view of the image, created by the program's views or by
-// as_strided.
+// v, if the storage has not been written since, otherwise a view of the image (the program's, or as_strided).
 class StorageImages {
  public:
   StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
@@ -181,8 +180,7 @@ class StorageImages {
       return true;
     }
     const int64_t end = view_of(old_, view).bytes().second;
-    // Scatters treat the storage as elements of its dtype; a storage that is not a whole number of them is written in
-    // smaller units.
+    // A storage that is not a whole number of elements is scattered in smaller units.
     TensorGeometry target = TensorGeometry::of(old_, view);
     if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
     ValueId base = base_as(storage, target.dtype, end);
@@ -388,8 +386,7 @@ class StorageImages {
     return made;
   }
 
-  // Adds a dimension over the bytes of an element to a tensor and its target, so that storages with an odd number of
-  // bytes can be scattered into.
+  // Adds a dimension over the bytes of an element, to scatter into storages with an odd number of bytes.
   ValueId in_bytes(ValueId content, TensorGeometry& target) {
     const int64_t item = target.itemsize();
     content = emitter_.call("aten::clone", {Argument::of_value(content), Argument::of_int(0)});
@@ -415,8 +412,7 @@ class StorageImages {
     return content;
   }
 
-  // Returns whether the storage's size may not be a multiple of this element size. For resized storages only the final
-  // size is known.
+  // Returns whether the storage's size may not be a multiple of this element size. A resized one's is unknown.
   bool ends_within(StorageId storage, int64_t item) const {
     const Image& image = images_[storage.index];
     const Value& base = new_.value(image.base);
@@ -425,8 +421,7 @@ class StorageImages {
   }
 
   // Writes a part by the scatter that matches the view: x[1:3] = content becomes slice_scatter(x, content, 0, 1, 3),
-  // where x is the whole storage. The graph stays readable, and reinplace can recover the slice. Other views use
-  // as_strided_scatter.
+  // where x is the whole storage. Reinplace can recover the slice. Others use as_strided_scatter.
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content) {
     if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
     const NodeId producer = old_.value(view).producer;
@@ -534,8 +529,7 @@ class Functionalizer {
     }
     const OperatorFacts& facts = old_.facts(target);
     if (old_.target(n).signature().name == "aten::set_") {
-      // The result of set_ without a source has no other producer; creating it at the end may be too late, after the
-      // write-backs.
+      // The result of set_ without a source has no other producer, and must not come after the write-backs.
       if (old_.arguments(n).size() == 1) old_.for_each_output(n, [&](ValueId v) { images_.current(v); });
       return;
     }
@@ -673,8 +667,7 @@ class Functionalizer {
       if (lazy) plain = emitter_.call("aten::clone", {Argument::of_value(plain), Argument::of_int(0)});
       const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
       content = emitter_.expand(typed, sizes);
-      // A new tensor must have the layout of the one it replaces, unless it is scattered: later kernels must get the
-      // same strides.
+      // A new tensor must have the layout of the one it replaces, unless it is scattered, for later kernels.
       if (images_.replaces(written.after)) {
         const StridedView wanted = view_of(old_, written.after);
         StridedView have = view_of(new_, content);
@@ -705,8 +698,7 @@ class Functionalizer {
     return true;
   }
 
-  // Calls the functional operator on fake tensors first, since only its results have a known layout. If they do not
-  // match, the node is erased again.
+  // Calls the functional operator on fake tensors to know its layout; erases the node if it does not match.
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
     std::vector<Written> written;  // in the order of the functional form
     for (const uint16_t position : form.written) {
@@ -805,8 +797,7 @@ class Functionalizer {
   }
 
   // Returns whether computing all results from the old contents equals computing them in place. An operand that
-  // overlaps the written tensor would be read after a part of the write. The same geometry is safe if each element
-  // depends only on itself.
+  // overlaps the written tensor would be read after a part of the write. Pointwise on the same geometry is safe.
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
     if (copies_lazily(n)) return false;
     std::vector<StorageId> storages;
@@ -907,8 +898,7 @@ class Functionalizer {
     images_.replace(storage, target);
   }
 
-  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage, since the placeholder's geometry
-  // belongs to the caller.
+  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage; the geometry is the caller's.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
     const StorageId storage = new_.value(placeholder).storage;
     TensorGeometry row = TensorGeometry::of(new_, placeholder);

@@ -164,8 +164,7 @@ class Reinplacer {
     return storage;
   }
 
-  // Returns whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
-  // overwritten.
+  // Returns whether the storage of `value` is not read after this node, except by `except`, and may be overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
     const StorageId id = old_.value(value).storage;
     if (!id.valid()) return false;
@@ -228,8 +227,7 @@ class Reinplacer {
     return writes;
   }
 
-  // Returns whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already
-  // written.
+  // Returns whether a written storage is also another operand: add_(x, x.t()) reads what it has written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
     const auto arguments = old_.arguments(n);
     bool found = false;
@@ -351,8 +349,7 @@ class Reinplacer {
     const std::string& name = old_.target(n).name();
     const auto rank = static_cast<int64_t>(geometry.sizes.size());
     const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-    // as_strided is relative to the start of the storage, regardless of the base's offset; the others are relative to
-    // the base.
+    // as_strided is relative to the start of the storage; the others are relative to the base.
     if (name == "aten::as_strided_scatter") {
       const auto sizes = old_.ints(arguments[2]);
       const auto strides = old_.ints(arguments[3]);
@@ -413,8 +410,7 @@ class Reinplacer {
     const TargetId id = old_.node(n).target;
     const Target& target = old_.target(id);
     if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-    // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
-    // operator again.
+    // Functional calls (core/calls/functions.h) become the original in-place operator again.
     if (target.kind() != TargetKind::kFunction) return nullptr;
     if (!original_searched_[id.index]) {
       original_searched_[id.index] = true;
@@ -512,8 +508,7 @@ class Reinplacer::Build {
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
       old_.for_each_value(old_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
-      // the result read the operand.
+      // relu_ returns its operand as another value; _foreach_add_ returns nothing, so readers take the operand.
       const bool returned =
           std::ranges::find(facts.aliases, facts.written[w], &OperatorFacts::Alias::argument) != facts.aliases.end();
       size_t next = 0;

@@ -131,8 +131,7 @@ std::optional<ChainSchedule> ChainSolver::schedule(int64_t bytes) const {
   return trace(least);
 }
 
-// Returns one plan for each distinct cost, the largest memory first. The table has them all, so each plan only costs a
-// trace.
+// Returns one plan for each distinct cost, the largest memory first. Each costs only a trace of the table.
 std::vector<ChainSchedule> ChainSolver::curve() const {
   std::vector<ChainSchedule> plans;
   if (count_ == 0) return plans;

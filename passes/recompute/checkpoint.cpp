@@ -229,8 +229,7 @@ class Rewrite {
     regions_.wrap_regions(level);
   }
 
-  // Records, before any change, the storages that may be freed earlier: those that are recomputed, and those that only
-  // nodes of segments save.
+  // Records, before any change, the storages that may be freed earlier: recomputed, or saved by segments only.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;

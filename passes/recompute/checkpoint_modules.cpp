@@ -176,8 +176,7 @@ void check_countable(const Graph& graph) {
 
 namespace {
 
-// Sums allocations and frees along the program, without an allocator, so evaluating a plan costs one walk over its
-// copy.
+// Sums allocations and frees along the program, without an allocator: one walk over a plan's copy.
 template <class Counts>
 int64_t peak_of(const Graph& graph, Counts&& counts) {
   check_countable(graph);

@@ -366,9 +366,8 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 //     %3 = aten::mm(%x, %w) saved(%x, %w)         %9 = sg_autograd::backward(saved=[%x, %w], gradients=[%8]) | backward of n3
 //
 // A backward node reads what its forward node saved and the gradients of its results, and produces a gradient for each
-// operand that requires one. Gradients of views, and those that sums pass through, share memory, as in libtorch. A
-// second gradient of a tensor is added in place if the first is not used elsewhere. Storages are freed after their last
-// use.
+// operand that requires one. As in libtorch, gradients of views and sums share memory. A second gradient of a tensor is
+// added in place if the first is not used elsewhere. Storages are freed after their last use.
 //
 // Temporary memory of kernels is not included. Linear in the graph.
 namespace {

@@ -17,8 +17,7 @@
 
 namespace shadowgraph {
 
-// Running statistics change with every run of the operator, so the recompute must not update them. In training, batch
-// norm does not read them.
+// Recompute must not update running statistics again. In training, batch norm does not read them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
@@ -155,8 +154,7 @@ void RecomputeSchedule::collect_demands() {
   }
 }
 
-// Lists writers by storage and version, and numbers draws by generator: copies must draw the same numbers in the same
-// order.
+// Lists writers by storage and version, and numbers draws by generator: copies draw in the same order.
 void RecomputeSchedule::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -346,8 +344,7 @@ void RecomputeSchedule::assign_levels(std::span<const CheckpointSegment> segment
   SegmentTree(*this, segments).run();
 }
 
-// Segments given by nodes nest by their ranges. Of several that begin at the same node, the one that ends last is the
-// outermost.
+// Segments given by nodes nest by their ranges. At the same begin, the one that ends last is outermost.
 void RecomputeSchedule::assign_ranges(std::span<const CheckpointSegment> segments) {
   const ForwardNodes forward(graph_);
   std::unordered_map<NodeId, std::vector<int32_t>> begins;
@@ -600,8 +597,7 @@ class RecomputeSchedule::Decision {
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
   }
 
-  // Copies that draw must see the original generator state. Consecutive draws share one saved state, since restoring it
-  // costs a copy of 5 KB.
+  // Copies that draw must see the original generator state; consecutive ones share a saved state (5 KB).
   void find_random_runs() {
     std::unordered_map<StorageId, uint32_t> last_draw;
     std::unordered_map<StorageId, size_t> run_of;
@@ -627,8 +623,7 @@ class RecomputeSchedule::Decision {
     return found == effects_.generators().end() ? c10::Device(c10::DeviceType::CPU) : found->device;
   }
 
-  // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it
-  // before this one.
+  // An operand may be allocated in an outer segment that drops it as well. That level must recompute it first.
   void add_outer_demands() {
     for (const NodeId n : level_.recomputed) {
       graph_.for_each_input(n, [&](ValueId v) {

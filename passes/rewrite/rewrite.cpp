@@ -348,8 +348,7 @@ class Rewriter {
   }
 
   // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
-  // positions, so that the position found for the match is valid. Nodes inserted elsewhere replace others that were not
-  // among them.
+  // positions, so that the position found for the match is valid.
   bool is_still_valid(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {

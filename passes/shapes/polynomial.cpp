@@ -1,6 +1,5 @@
 // Fits polynomials with rational coefficients to samples, exactly. Sizes of programs are polynomials in the batch size
-// and the sequence length: 3*batch*seq^2, batch*(seq+1)/2. Floating point would give approximate coefficients, but
-// sizes must be exact.
+// and the sequence length: 3*batch*seq^2, batch*(seq+1)/2. Floating point would be approximate.
 //
 // A fit has fewer terms than samples, so that at least one sample confirms the others. Matrices are inverted once for
 // all numbers of a graph; each number then costs a product with each basis that is tried, small ones first.
@@ -46,8 +45,7 @@ Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   return product;
 }
 
-// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Fits use small integers, which this
-// converts back to sizes.
+// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Converts fits back to sizes.
 void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& exponents, std::span<const int64_t> origin,
                  std::span<const int64_t> step) {
   Expanded product{{Exponents{}, coefficient}};
@@ -127,8 +125,7 @@ struct PolynomialFit::Basis {
 
 namespace {
 
-// Selects independent rows of `matrix` (points by monomials) and inverts them. Returns no rows if the columns are
-// dependent.
+// Selects independent rows of `matrix` (points by monomials) and inverts them. No rows if columns are dependent.
 std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std::vector<std::vector<Wide>>& matrix,
                                                                        size_t columns) {
   std::vector<size_t> chosen;

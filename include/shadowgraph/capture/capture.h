@@ -90,8 +90,7 @@ class Capture {
   void set_locate(Locate locate);
 
   // Ends the recording. `outputs` become sg::output, pairs of parameter and gradient sg::gradient nodes: those of the
-  // named parameters, and `more_gradients` that are stored elsewhere (DTensor). The session remains a FakeTensorMode
-  // until it is destroyed.
+  // named parameters, and `more_gradients` that are stored elsewhere (DTensor). The session remains a FakeTensorMode.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 

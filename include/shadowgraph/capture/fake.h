@@ -167,8 +167,7 @@ constexpr auto enum_names(RealTensors) { return names_in_order<RealTensors>("con
 // Fields may be left open (std::nullopt, empty, false). A FakeTensorMode then uses the defaults below; a capture uses
 // the field of the mode in which its module was created (shadowgraph/capture/capture.h).
 struct FakeTensorOptions {
-  // Default device of factories: CPU, CUDA, XPU, MPS, PrivateUse1 or meta; without index, the current one. Default:
-  // CPU.
+  // Default device of factories: CPU (default), CUDA, XPU, MPS, PrivateUse1 or meta; without index, the current one.
   std::optional<c10::Device> device;
   std::optional<DeviceProfile> profile;  // properties of the simulated device; default: DeviceProfile()
   // Map explicit devices in factory calls to `device`, for TorchScript traces.
@@ -195,10 +194,9 @@ class FakeTensorMode {
 
   // Returns the fake of a real tensor, by default on its device or the one chosen for its fakes before. It has the same
   // dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its gradient unless
-  // `with_gradient` is false, as it must be while another thread trains the tensor.
-  // Repeated calls return the same fake for each device. Fakes share a storage if the real tensors do, and a view
-  // becomes a view of its base's fake. Backward through a fake of a non-leaf tensor that requires grad throws, as its
-  // history is real. Throws Error for a device that this mode does not have.
+  // `with_gradient` is false (required while another thread trains it). Repeated calls return the same fake per device.
+  // Fakes share a storage if the real tensors do, and a view becomes a view of its base's fake. Backward through a fake
+  // of a non-leaf tensor throws, as its history is real. Throws Error for a device that this mode does not have.
   //
   // Fakes of this mode are returned unchanged; fakes of another mode are converted. Nothing is allocated, and only the
   // values of one-element CPU tensors are read (see RealTensors). Throws UnsupportedError for non-strided layouts.

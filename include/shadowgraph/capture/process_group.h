@@ -1,5 +1,4 @@
-// Axes of a mesh of devices or processes by name: {{"dp", 8}, {"tp", 4}} is a mesh of 32. The last axis varies fastest,
-// as in torch's DeviceMesh.
+// Axes of a mesh by name: {{"dp", 8}, {"tp", 4}} is a mesh of 32. As in torch's DeviceMesh, the last varies fastest.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -85,8 +84,7 @@ void unregister_fake_process_group(const std::string& name);
 
 // Returns the group registered under a name by shadowgraph or c10d; std::nullopt if there is none.
 std::optional<ProcessGroupInfo> find_process_group(const std::string& name);
-// For language bindings: completes the ranks and axis of groups not created here (torch.distributed keeps them in
-// Python). nullptr: none.
+// For language bindings: completes the ranks and axis of groups that torch.distributed keeps in Python. nullptr: none.
 using DescribeProcessGroup = bool (*)(ProcessGroupInfo& info);
 void set_describe_process_group(DescribeProcessGroup describe);
 

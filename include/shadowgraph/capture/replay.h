@@ -41,8 +41,7 @@ class Bindings {
   }
   // Binds its parameters and buffers under the names that a capture declares them with.
   Bindings& module(const torch::nn::Module& module);
-  // Binds parameters, buffers and inputs (constants are held by the graph) in the order of their nodes. Takes
-  // precedence over names.
+  // Binds parameters, buffers and inputs, not constants, in the order of their nodes. Takes precedence over names.
   Bindings& in_order(std::vector<at::Tensor> tensors) {
     ordered_ = std::move(tensors);
     return *this;
@@ -68,25 +67,22 @@ class Bindings {
 //
 // Graphs are recorded below autograd and run there, unless InterpreterOptions::autograd is set: autograd, view tracking
 // and autocast are off, and results have no history. Values are released after their last use. Random operators use the
-// default generators, so a run after the same manual_seed is bitwise equal to eager. A generator created by the program
-// is advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the
-// recorded state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in
-// every run.
+// default generators, so a run after the same manual_seed is bitwise as eager. A generator created by the program is
+// advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the recorded
+// state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in every run.
 //
-// A run writes to the storages of bound tensors, as eager does (or to copies, see `copy_inputs`), and increments their
-// version counters. Their geometry is not changed: `t_`, `set_` and `resize_` of a placeholder apply to a tensor of the
-// run. Constants that the graph writes are copied first, so that all runs start alike. An sg::alias is a view of its
-// storage with the value's geometry.
+// A run writes to the storages of bound tensors, as eager does (but see `copy_inputs`), and increments their version
+// counters. Their geometry is not changed: `t_`, `set_` and `resize_` of a placeholder apply to a tensor of the run.
+// Constants that the graph writes are copied first. An sg::alias is a view of its storage with the value's geometry.
 //
 // Uninitialized contents (aten::empty) are those of the allocator, as in eager.
 //
 // The constructor prepares all arguments, so that repeated runs are cheap. An Interpreter must be used by one thread;
 // its graph must outlive it, unchanged. Derive from it to observe or replace individual nodes.
 
-// Groups of nodes that can run as one call, and an order in which the nodes of each group are consecutive. The call is
-// usually a fused kernel (shadowgraph/kernels/kernel.h) and must give the same results. A run calls run() for each
-// group; if it returns false, the nodes run individually. Bound to one graph, whose ids must not change. May be called
-// from interpreters on several threads.
+// Groups of nodes that can run as one call with the same results (shadowgraph/kernels/kernel.h), and an order in which
+// each is consecutive. A run calls run() for each group; if it returns false, the nodes run individually. Bound to one
+// graph, whose ids must not change. May be called from interpreters on several threads.
 class NodeGroups {
  public:
   struct Group {

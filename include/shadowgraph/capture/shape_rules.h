@@ -41,8 +41,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // old rule. Throws Error if `function` does not match the operator's schema (checked once the operator is registered).
 //
 // A composite rule replaces the decomposition of a composite operator, above autograd, for fakes on a simulated CUDA
-// device. It is for composites that choose a kernel by querying the device: attention and fused recurrent layers (these
-// two on some other devices, too).
+// device. It is for composites that query the device: attention and fused recurrent layers (also on some others).
 
 namespace internal {
 

@@ -35,9 +35,8 @@ class Graph;
 // deferred tensors act as ordinary fakes, and operations there do not affect the recording.
 //
 // Random numbers are not drawn while recording, but after deferred_init the generators have the state they would have
-// in eager mode, and materializing does not advance them. Later random numbers therefore match eager mode, regardless
-// of what is materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable
-// outside.
+// in eager mode, and materializing does not advance them. Later ones therefore match eager mode, regardless of what is
+// materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable outside.
 //
 // Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, from the nodes they need.
 //
@@ -107,8 +106,7 @@ decltype(auto) deferred_init(Function&& fn, Args&&... args) {
 // with the operators it needs, so peak memory is one tensor above the tensors kept (unless tensors were computed from
 // one another). Operators whose results are overwritten without being read do not run.
 //
-// Tensors are computed on the CPU and then moved; a tensor deferred for a CUDA device thus has the random numbers of
-// the CPU generator.
+// Tensors are computed on the CPU and then moved; a tensor deferred for a CUDA device has the CPU's random numbers.
 //
 // Errors: shadowgraph/error.h. Tensors before the failing one are real, the others are unchanged; the call may be
 // repeated. Thread-safe, also for tensors of one recording.

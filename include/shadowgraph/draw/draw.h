@@ -210,14 +210,12 @@ struct ViewModel {
   std::string legend_title;         // title of `legend`, with its unit
   std::vector<LegendEntry> legend;  // meaning of fill colors; empty: the categories
 
-  // Throws Error if an option names a phase that does not exist or a node that is not shown, or if there is no path
-  // between the ends.
+  // Throws Error for a phase that does not exist, a node that is not shown, and ends without a path between them.
   static ViewModel of(const Graph& graph, const ViewOptions& options = {});
 };
 
 // Writes a view model in Graphviz' DOT language: nested clusters, colored boxes, types on edges, a legend.
-// Reproducible. Labels and tooltips may contain any bytes: quotes, backslashes, braces, ampersands and newlines are
-// escaped, invalid UTF-8 becomes '?'.
+// Reproducible. Labels and tooltips may contain any bytes: they are escaped, and invalid UTF-8 becomes '?'.
 struct DotOptions {
   bool legend = true;  // colors in use, and the model's notes
 };
@@ -256,8 +254,7 @@ std::string to_html(const Profile& profile, const HtmlOptions& options = {});
 //
 //     write_file("plan.svg", render_svg(write_dot(view_of_plan(graph, answer.plan, planner))));
 //
-// `options.colors` and `.edge_note` are replaced. Throws as ViewModel::of does, and Error if the plan requires an
-// impossible redistribution.
+// `options.colors` and `.edge_note` are replaced. Throws as ViewModel::of, and Error for an impossible redistribution.
 ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options = {});
 

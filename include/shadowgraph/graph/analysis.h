@@ -14,8 +14,7 @@
 // without one, of a function's device argument, or else of the device of its first tensor result or operand.
 // Collectives (c10d) read and write one more pseudo storage, collectives(), since their order matters.
 //
-// Targets without facts (OperatorFacts::unknown) and nodes with opaque objects as arguments are assumed to read and
-// write all of their arguments.
+// Unknown targets (OperatorFacts) and nodes with opaque arguments are assumed to read and write all arguments.
 #pragma once
 
 #include <cstdint>
@@ -132,8 +131,7 @@ class Dependences {
     std::vector<NodeId> delayed;
     // The last node of the group need not move, and `delayed` is empty.
     bool at_last = true;
-    // If there is no such position: a node that depends on one of the group and that another depends on, or one too far
-    // away for the search.
+    // If there is no such position: a node between two of the group by dependence, or one too far away for the search.
     NodeId obstacle;
   };
   // Searches at most `farthest` nodes for those to delay. Costs the edges of `nodes` and of the nodes searched.

@@ -82,8 +82,7 @@ Graph clone(const Graph& graph);
 // the piece, in order; an invalid id for None and for outputs that are not tensors.
 //
 // Regions of the piece become children of the region of the node at `position`; sg::constant nodes are placed with the
-// other placeholders. Aliases of a placeholder become aliases of its replacement, and lifetimes of the replacements are
-// extended as needed.
+// other placeholders. Aliases of a placeholder become aliases of its replacement, whose lifetime is extended.
 //
 // Throws GraphError, before any change, if the number of inputs differs, or the dtype, sizes or device of an input
 // (also strides and offset, if the piece creates views of it); if placeholders that share a storage are replaced by

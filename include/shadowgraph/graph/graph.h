@@ -188,8 +188,7 @@ struct GraphTables {
 //
 // Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
 // preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
-// computes the same result: see shadowgraph/graph/analysis.h. Insert new nodes with an InsertionPoint
-// (shadowgraph/graph/edit.h).
+// computes the same result: see shadowgraph/graph/analysis.h. Insert nodes by shadowgraph/graph/edit.h.
 //
 // Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
 // storages take some 250 bytes a node together.
@@ -445,8 +444,7 @@ class Graph : GraphTables {
   std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);
 };
 
-// Returns the nodes that call `name`, in program order: all overloads ("aten::add") or one ("aten::add.Tensor").
-// Linear.
+// Returns the calls of `name` in program order: all overloads ("aten::add") or one ("aten::add.Tensor"). Linear.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name);
 
 inline std::span<const int64_t> Graph::sizes(ValueId id) const {

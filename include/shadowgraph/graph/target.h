@@ -101,10 +101,9 @@ enum class TargetKind : uint8_t {
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// Facts of a user-registered function are derived from its schema likewise: alias annotations are trusted, an argument
-// of type Generator marks the function as random, and a string argument `group_name` as a collective, as in the schemas
-// of _c10d_functional. Variadic arguments, custom class objects and `Any` make the target `unknown`: it is assumed to
-// read and write all of its arguments.
+// Facts of a user-registered function are derived from its schema likewise: alias annotations are trusted, a Generator
+// argument marks it as random, and a string argument `group_name` as a collective. Variadic arguments, custom class
+// objects and `Any` make the target `unknown`: it is assumed to read and write all of its arguments.
 struct OperatorFacts {
   struct Alias {
     uint16_t result = 0;
@@ -147,8 +146,7 @@ struct OperatorFacts {
 // The schema is parsed on first use, without registering it.
 class Target {
  public:
-  // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".
-  // Throws ParseError if it is not a schema.
+  // Full schema: "aten::mm(Tensor self, Tensor mat2) -> Tensor". Throws ParseError if it is not a schema.
   Target(TargetKind kind, const std::string& schema_text);
   Target(TargetKind kind, const c10::FunctionSchema& schema);
 

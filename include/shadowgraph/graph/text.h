@@ -89,14 +89,12 @@ class Numbering {
 // (shadowgraph/graph/analysis.h); the parser checks it. Linear, about 1 us and 150 bytes a node.
 
 enum class PrintPreset {
-  // For messages and terminals: nodes only, positional tensor arguments, long lists abbreviated, without "aten::",
-  // regions, storages and effects.
+  // For messages: nodes only, positional tensors, long lists abbreviated, without "aten::", regions, storages, effects.
   kShort,
   // Complete. Parsing it returns an equal graph.
   kCanonical,
-  // Structure only, so that repeated blocks of a model print identically. A value created k values ago is `^k`; a value
-  // from a placeholder, or from outside the printed nodes, is its type. Names, regions, storages, sources and saved
-  // tensors are omitted.
+  // Structure only: repeated blocks print identically. A value created k values ago is `^k`; a value from a
+  // placeholder or another node is its type. Names, regions, storages, sources and saved tensors are omitted.
   kFingerprint,
 };
 constexpr auto enum_names(PrintPreset) {

@@ -198,8 +198,7 @@ static_assert(sizeof(Argument) == 16);
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 constexpr auto enum_names(ValueKind) { return names_in_order<ValueKind>("tensor", "int", "float", "bool"); }
 
-// A tensor's geometry, or a scalar that a node read on the host. (Contents are versions of the storage, see
-// shadowgraph/graph/analysis.h.)
+// A tensor's geometry, or a scalar that a node read on the host; contents: shadowgraph/graph/analysis.h.
 struct Value {
   ValueKind kind = ValueKind::kTensor;
   c10::ScalarType dtype = c10::ScalarType::Undefined;

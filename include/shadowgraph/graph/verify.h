@@ -96,8 +96,7 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 //     - n40: %41 = aten::t(self=%3) : f32[8,4]{1,8} @s2
 //
 // Nodes are first aligned by operator, constants, types of operands and results, and phase. Aligned nodes are then
-// compared in all printed attributes, operands by producer. Renumbering is therefore no difference, and an inserted
-// node is a single difference.
+// compared in all printed attributes, operands by producer. So renumbering is no difference, and an insertion is one.
 //
 // Uses Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986). Where more than kMaxEdits
 // differences are adjacent, the alignment continues from the best point found: the cost is then at most kMaxEdits steps

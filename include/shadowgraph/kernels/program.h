@@ -1,8 +1,7 @@
 // Loop programs of generated kernels, back ends that compile them, and the kernel cache.
 //
 // A kernel iterates over rows: outer dimensions, and one inner dimension, the row. Every expression has a level
-// determined by its operands: constant in the kernel; constant in a row (broadcast loads, reductions); or one value per
-// element.
+// determined by its operands: constant in the kernel; constant in a row (broadcast loads, reductions); or per element.
 //
 // Stores of elements come after the last reduction, except those to operands that are not read. Reductions are over the
 // row and over `reduced_rank` dimensions between the outer ones and the row. With `columns` they are over those
@@ -94,8 +93,7 @@ constexpr auto enum_names(KernelOperation) {
 
 struct KernelExpression {
   KernelOperation operation = KernelOperation::kConstant;
-  // Type of the computation: kBool, kByte, kChar, kShort, kInt, kLong, kFloat, kDouble. Operands of two bytes are
-  // loaded as kFloat.
+  // kBool, kByte, kChar, kShort, kInt, kLong, kFloat or kDouble. Operands of two bytes are loaded as kFloat.
   c10::ScalarType type = c10::ScalarType::Float;
   uint32_t operands[3] = {};  // earlier expressions
   uint32_t index = 0;
@@ -179,8 +177,7 @@ class KernelBackend {
   // Returns the reason that it is unavailable, or "".
   virtual const std::string& problem() const = 0;
   virtual std::string source(const KernelProgram& program) const = 0;
-  // Compiles the file `source` to the file `library` within its time limit; returns an error message or "".
-  // Thread-safe.
+  // Compiles file `source` to `library` within its time limit; returns an error message or "". Thread-safe.
   virtual std::string compile(const std::string& source, const std::string& library) const = 0;
   // Loads a library for the lifetime of the process. Throws UnsupportedError. A back end that overrides launch() may
   // return any non-null address, which is passed only to launch().

@@ -74,12 +74,10 @@ NodeId first_mutation(const Graph& graph);
 // geometry as the operand that it overwrites, and the storage of that operand is not read afterwards through any view.
 //
 // Scatters become writes through a view. If the scattered value is computed from the same view, it is computed in
-// place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well: an optimizer step
-// is in place again.
+// place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well.
 //
-// Results, aliasing of outputs and final contents are bitwise unchanged; memory use is lower. Placeholders are written
-// only if the graph writes them back anyway. Saved tensors are not overwritten before the backward that reads them.
-// Linear.
+// Results, aliasing of outputs and final contents are bitwise unchanged. Placeholders are written only if the graph
+// writes them back anyway. Saved tensors are not overwritten before the backward that reads them. Linear.
 
 struct ReinplaceResult {
   bool changed = false;

@@ -1,5 +1,4 @@
-// Definition of graph passes, and the pass registry. Options of passes are structs with a table
-// (shadowgraph/options.h).
+// Graph passes and their registry. Options are structs with a table (shadowgraph/options.h).
 #pragma once
 
 #include <cstdint>

@@ -77,8 +77,7 @@ struct ChainSchedule {
 // slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds. Memory: 8 x slots x stages^2 bytes.
 class ChainSolver {
  public:
-  // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, and for
-  // `slots` below 1.
+  // Solves for all budgets up to `bytes`. Throws Error for no options, negative values, and `slots` below 1.
   ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots = 500);
 
   // Returns std::nullopt if no schedule fits.
@@ -141,8 +140,7 @@ struct CheckpointResult {
   std::vector<NodeId> repeated;  // forward node of each added node; repeated if it is recomputed twice
   // Reasons for saved tensors, by operator or reason.
   std::map<std::string, int64_t> obstacles;
-  // Peak live bytes before and after checkpoint_modules, if it changed the graph. For a forward graph, those of its
-  // assumed_step().
+  // Peak live bytes before and after checkpoint_modules, if it changed the graph (or a forward graph's assumed_step()).
   int64_t peak_before = 0;
   int64_t peak_after = 0;
   // For a forward graph: bytes it allocates that autograd saves.
@@ -153,10 +151,9 @@ struct CheckpointResult {
   PassResult summary() const;
 };
 
-// Rewrites the graph. Segments may be nested: the inner one is then recomputed twice, once for the outer one, without
-// being saved, and once for its own backward. Otherwise they must not overlap. Throws GraphError, before any change,
-// for segments that overlap or are empty, for regions that are not siblings, and for segments by regions mixed with
-// ones by nodes.
+// Rewrites the graph. Segments may be nested: the inner one is then recomputed for the outer one, without being saved,
+// and for its backward. Otherwise they must not overlap. Throws GraphError, before any change, for segments that
+// overlap or are empty, for regions that are not siblings, and for segments by regions mixed with ones by nodes.
 //
 // Segments without anything to recompute (for instance because they were checkpointed before) are unchanged. In a
 // forward graph, so are segments with nodes that cannot run twice; `obstacles` has the reasons, and `keep` and
@@ -251,9 +248,8 @@ CostOfNode flops_and_bytes();
 // (skip connections over half of a network), the tensors that skip the most are excluded: they are saved, and listed in
 // `not_a_chain`. With regions, these are the stages, and everything between them is saved.
 //
-// The options of a stage are sets of saved tensors among those that backward reads, found greedily from both ends:
-// removing the tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal
-// sets are used.
+// The options of a stage are sets of saved tensors that backward reads, found greedily from both ends: removing the
+// tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal sets are used.
 struct CheckpointStage {
   NodeId first, last;                           // forward nodes
   std::vector<std::vector<StorageId>> keep;     // saved storages by option; the first saves all and is not listed

@@ -41,8 +41,7 @@ struct InputGeometry {
 };
 
 struct ShapePropagationOptions {
-  // By name of the placeholder: an input, parameter, buffer, or "constant0", "constant1", ... in program order. Others
-  // are unchanged.
+  // By name of an input, parameter, buffer, or "constant0", "constant1", ... in program order. Others are unchanged.
   std::map<std::string, InputGeometry> inputs;
   DeviceProfile profile;
   // Data-dependent sizes by name (shadowgraph/capture/fake.h); default: as recorded.
@@ -86,8 +85,7 @@ class ShapePropagation {
   // Guards on sizes that have changed: a capture with the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }
 
-  // Writes geometry, storages and their bytes to the graph that was propagated, which must not have been edited since.
-  // Returns whether it changed.
+  // Writes geometry, storages and bytes to the propagated graph, not edited since. Returns whether it changed.
   bool apply(Graph& graph) const;
 
  private:

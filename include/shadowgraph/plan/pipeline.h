@@ -120,9 +120,8 @@ class PipelineSchedule {
 struct StageOptions {
   const DeviceSpec* spec = nullptr;            // nullptr: default for the graph's device (Machine::find)
   const Interconnect* interconnect = nullptr;  // of collectives within a stage; nullptr: they take no time
-  // FSDP: parameters that the program gathers are gathered once per step (UNSHARD), and gradients are reduce-scattered
-  // once per step. Otherwise for each micro-batch, as in tensor parallel layouts. All-reduces of gradients are done
-  // once in any case.
+  // FSDP: parameters are gathered once per step (UNSHARD), and gradients are reduce-scattered once per step. Otherwise
+  // for each micro-batch, as in tensor parallel layouts. All-reduces of gradients are done once in any case.
   bool gathers_once = true;
 };
 
@@ -253,8 +252,7 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
 //     3     state, gradients, parameters / D, and two    the same, and all_gather in each forward and backward
 //           whole buckets of parameters
 //
-// Experts distributed over ranks (sharding/ranks/ranks.h) have fewer replicas: the ranks with the same experts. The
-// same formulas apply to these.
+// Experts distributed over ranks (sharding/ranks/ranks.h) have fewer replicas: the ranks with the same experts.
 //
 // With the optimizer offloaded to CPU (ZeRO-Offload, arXiv:2101.06840), its state is in host memory. After the last
 // backward, a rank's gradients are copied to the host, the host runs the step, and parameters are copied back.

@@ -59,8 +59,7 @@ struct StepSource {
 };
 
 // Recompute of a layer's activations in backward. kSelective: everything except the results of products with weights,
-// attention and convolutions (saved after their all-reduce, if any). kCurve: points on the memory/time Pareto curve of
-// rotor, of which there are several.
+// attention and convolutions (after their all-reduce). kCurve: points on the memory/time Pareto curve of rotor.
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
 constexpr auto enum_names(Recompute) { return names_in_order<Recompute>("none", "selective", "full", "curve"); }
 
@@ -79,8 +78,7 @@ constexpr auto enum_names(TensorParallelLayout) {
 enum class Offload : uint8_t { kActivations, kOptimizer };
 constexpr auto enum_names(Offload) { return names_in_order<Offload>("activations", "optimizer"); }
 
-// To add an option, add a field here and a row to the table: command line, Python keywords, help and checks are derived
-// from it (CONTRIBUTING.md).
+// To add an option, add a field and a row to the table, from which interfaces are derived (CONTRIBUTING.md).
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
@@ -106,8 +104,7 @@ struct ClusterRequest {
   int simulated = 3;  // minimum number of plans to simulate
 
   bool may_offload(Offload what) const { return std::ranges::find(offload, what) != offload.end(); }
-  // `devices`: "1024xh100", or "8" for the default device. `links`: name or file of an interconnect; "": the device's
-  // default. Throws Error.
+  // `devices`: "1024xh100", or "8" for the default device. `links`: name or file; "": the device's. Throws Error.
   static ClusterRequest on(const std::string& devices, const std::string& links);
   static const OptionTable<ClusterRequest>& table();
 };
@@ -273,8 +270,7 @@ std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string
 
 struct PlanSweepOptions {
   PlanSweepKind kind = PlanSweepKind::kDevices;
-  // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: values around those
-  // of the request.
+  // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: around the request's.
   std::vector<double> values = {};
   double share = 0.4;  // minimum model FLOPs utilization, for kDevices and kBatch
   // For kPrice:

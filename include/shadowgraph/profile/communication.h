@@ -84,8 +84,7 @@ struct Interconnect {
   double ring_fill = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
-  // Measurements by number of processes in the group, for ranks placed as closely as possible; overridden by those of
-  // an axis.
+  // Measurements by number of processes, for ranks placed as closely as possible; overridden by those of an axis.
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   std::map<std::string, std::string> sources;  // by name of the value; "*" for all others
 
@@ -97,9 +96,8 @@ struct Interconnect {
   // Format: docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
   void write_file(const std::string& path) const;
-  // Adds measurements from CSV with a header line. Columns in any order: collective ("all_reduce"), processes, bytes
-  // (payload), seconds, and optionally axis. Repeated sizes are replaced by their median. Throws ParseError with file
-  // and line, and FileError.
+  // Adds measurements from CSV with columns in any order: collective ("all_reduce"), processes, bytes (payload),
+  // seconds, and optionally axis. Repeated sizes are replaced by their median. Throws ParseError with line, FileError.
   void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);

@@ -36,8 +36,7 @@ struct MemoryFit {
   // fit, on a device with unlimited memory; never more than the limit if it fits.
   int64_t bytes = 0;
   bool at_least = false;  // the scratch memory of some calls is unknown
-  // Memory used on a device with unlimited memory, if the program fits only because the allocator releases cached
-  // blocks in time.
+  // Memory used on a device with unlimited memory, if the program fits only by releasing cached blocks in time.
   std::optional<int64_t> without_releasing;
   MemoryLimit memory;
   std::string with;  // what `bytes` include: "steady state, with allocator and context"
@@ -92,8 +91,7 @@ class SizeSweep {
   // Throws UnsupportedError for sizes that the symbolic graph does not cover.
   SizeCost at(const NamedSizes& sizes);
 
-  // FLOPs of matrix products, convolutions and attention, of a node of symbolic.base() or of a phase. std::nullopt: not
-  // a polynomial.
+  // NodeFlops::matmul of a node of symbolic.base() or of a phase. std::nullopt: not a polynomial.
   const std::optional<Polynomial>& matmul_flops(NodeId node) const { return by_node_[node]; }
   const std::optional<Polynomial>& matmul_flops(PhaseId phase) const { return by_phase_[phase]; }
   std::string flops_text(PhaseId phase) const;

@@ -1,8 +1,7 @@
 // Memory: live bytes over time, the caching allocator, device memory, and static memory plans.
 //
-// A step of the timeline is one node in program order. The bytes *at* a node are those live while it runs: after its
-// results are allocated, before storages are freed. A storage freed "after node n" (Node::frees of n) is live at n, but
-// not at its successor:
+// A step of the timeline is one node in program order. The bytes *at* a node are those live while it runs: after
+// allocations, before frees. A storage freed "after node n" (Node::frees of n) is live at n, but not at its successor:
 //
 //     node      n0         n1         n2         n3
 //     born      A          B                     C
@@ -103,9 +102,8 @@ bool existed_before(const Graph& graph, const Storage& storage);
 // Returns the position of each node in program order, from 0.
 IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 
-// Peak memory of the steps after the first one, which creates optimizer state after backward, when activations have
-// been freed. Later steps hold it from the beginning, so their peak is higher. It is computed from the recorded first
-// step, with that state live throughout.
+// Peak memory of the steps after the first one, which creates optimizer state after backward; later steps hold it from
+// the beginning, so their peak is higher. It is computed from the recorded first step, with that state live throughout.
 struct SteadyState {
   MemoryPeak peak;
   std::vector<StorageId> kept;  // live at the peak, although the recorded step allocates them later
@@ -256,8 +254,7 @@ class CachingAllocator {
 struct DeviceAssumptions {
   // CUDA context with lazily loaded kernels, in bytes. Shown by nvidia-smi, but not part of the allocator. The default
   // is for Hopper. Measured with CUDA 13.0: 527 MiB before the first kernel, 693 for inference, 751 to 771 for
-  // training, 640 for convolutions. 520 is assumed for other architectures: CUDA 12 has 480 to 560 on an H100, other
-  // drivers 300 to 800.
+  // training, 640 for convolutions. 520 for other architectures: CUDA 12 has 480 to 560 on an H100, others 300 to 800.
   int64_t context = 768 * kMebibyte;
   // NCCL buffers per process group, allocated outside of the allocator on first use and kept. NCCL uses 4 MiB, 512 KiB
   // and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). The default is for two
@@ -277,8 +274,7 @@ struct DeviceAssumptions {
   std::string why_workspace() const;
 };
 
-// Returns the bytes that PyTorch allocates for a value of CUBLAS_WORKSPACE_CONFIG, ":KIBIBYTES:COUNT" once or repeated.
-// Throws Error.
+// Returns PyTorch's bytes for a value of CUBLAS_WORKSPACE_CONFIG, ":KIBIBYTES:COUNT" once or repeated. Throws Error.
 int64_t cublas_workspace(std::string_view config);
 
 // Device memory while a graph runs.
@@ -378,8 +374,7 @@ std::string to_text(const RunMemory& run);
 // storages from the bottom and short-lived ones from the top; and, for graphs of at most `offline_limit` storages, by
 // size, and by size times lifetime, at the lowest offset that is free during the lifetime.
 //
-// `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before the program are included,
-// at the lowest offsets.
+// `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before are at the lowest offsets.
 struct AllocationLifetime {
   int64_t bytes = 0;
   uint32_t born = 0;  // first and last live step, both inclusive

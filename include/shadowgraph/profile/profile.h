@@ -50,8 +50,7 @@ struct ParameterCount {
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
-// Suggestions derived from a profile, by decreasing savings: the observation, its cost, and the option or source line
-// to change.
+// Suggestions derived from a profile, by decreasing savings: observation, cost, and option or source line to change.
 struct Finding {
   std::string name;    // "activations", "logits", "layout-copies", ...: stable across versions
   std::string seen;    // the observation, with numbers

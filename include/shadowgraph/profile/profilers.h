@@ -24,8 +24,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A scalar metric of a profile, with the same name in text reports, JSON and Python. The table is in
-// profiler/profile/metrics.cpp.
+// A scalar metric of a profile, with one name in text, JSON and Python. The table is in profiler/profile/metrics.cpp.
 
 enum class MetricUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
 std::string_view to_string(MetricUnit unit);  // "count", "bytes", "seconds", "ratio"

@@ -9,8 +9,7 @@
 // with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the
 // host waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time
 // of their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
-// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls whose time is a lower
-// bound.
+// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists lower bounds.
 #pragma once
 
 #include <algorithm>

@@ -116,8 +116,7 @@ struct TraceComparison {
   const ComparedTime* most_off() const;
 };
 
-// `trace` is a .json or .json.gz file. Throws Error if the profile has no times, and the errors of
-// calibrate_from_trace.
+// `trace` is a .json or .json.gz file. Throws Error without times, and the errors of calibrate_from_trace.
 TraceComparison compare_with_trace(const Profile& prediction, const std::string& trace);
 // Compares two traces: `prediction` is from `profile --export trace`, or from another device.
 TraceComparison compare_traces(const std::string& prediction, const std::string& trace);

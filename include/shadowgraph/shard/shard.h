@@ -48,8 +48,7 @@ struct ShardingVerdict {
 };
 
 // Shards a step over a mesh in one call: creates the assignment problem (problem.h), solves it (solver.h), applies the
-// plan to one device's graph (apply.h), and reports the result. Call the steps individually to export problems or to
-// use another solver.
+// plan to one device's graph (apply.h), and reports the result. Call them individually to export problems.
 
 // Communication of one kind of redistribution over one axis in one phase.
 struct RedistributionTraffic {
@@ -61,8 +60,7 @@ struct RedistributionTraffic {
   double seconds = 0;
 };
 
-// A standard plan (data parallel, fully sharded, tensor parallel) for comparison. Layouts that its pins leave open are
-// chosen for minimum cost.
+// A standard plan (data parallel, fully sharded, tensor parallel) for comparison, of minimum cost given its pins.
 struct ParallelismCost {
   std::string name;
   std::optional<double> seconds;  // std::nullopt: impossible
@@ -149,8 +147,7 @@ nlohmann::json to_json(const ShardingResult& answer);
 // layouts of the original ones. First, either is tried alone, and sharding with some points of the curve in between.
 // All peaks are those of the graph of one device, measured on its timeline.
 //
-// The result is never worse than sharding alone, or than the unlimited plan with the least recompute that makes it fit:
-// both are among the rounds.
+// The result is never worse than sharding alone, or the unlimited plan with the least recompute that makes it fit.
 
 // A plan that was tried.
 struct RecomputeRound {

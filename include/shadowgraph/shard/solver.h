@@ -70,8 +70,7 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first invalid node or edge: mismatched sizes, negative costs, overlapping or empty
-  // intervals, indices out of range.
+  // Throws Error that names the first node or edge with invalid sizes, costs, intervals or indices.
   void check() const;
 };
 
@@ -159,8 +158,7 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
 //
 // IOPDDL (https://github.com/google/iopddl) supports one live interval per node and no counts, pins, forbidden choices
 // or usages of edges. Exports have the same optimum: costs and usages are multiplied by counts; nodes with several
-// intervals and edges with usages are represented by additional nodes tied to them; forbidden choices cost more than
-// the sum of all others.
+// intervals and edges with usages are represented by additional nodes tied to them; forbidden choices cost most.
 
 // Reads either format, detected by its contents. Throws ParseError with line and column.
 AssignmentProblem read_assignment(std::string_view text);
