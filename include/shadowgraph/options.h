@@ -1,5 +1,4 @@
-// Declaration of options as struct fields. The command line, Python keywords, JSON, the text form, help and error
-// messages are derived from one table per struct.
+// Options as struct fields: command line, Python keywords, JSON, text form, help and errors follow from one table.
 //
 //     struct DceOptions {
 //       enum class Random : uint8_t { kKeep, kDrop };

@@ -162,8 +162,7 @@ struct CaptureResult {
   double seconds = 0;  // wall time of the capture; not part of the graph, which is reproducible
 };
 
-// Parts of a training loop around forward, backward and the optimizer step. They can be combined; each runs the same
-// operators as in PyTorch (docs/memory.md).
+// Parts of a training loop that can be combined; each runs the same operators as in PyTorch (docs/memory.md).
 struct TrainingOptions {
   // Micro-batches per step with the same inputs: forward, loss / accumulate, backward. Gradients accumulate in .grad.
   int64_t accumulate = 1;
@@ -191,8 +190,7 @@ struct ProgramToCapture {
   // Training steps to run before the recorded one, to create optimizer state. 0: first step; 1: steady state.
   int warmup_steps = 0;
   TrainingOptions training;  // training only
-  // Runs forward and loss under torch.autocast with this dtype, BFloat16 or Half. Backward and optimizer are not under
-  // autocast, as recommended by PyTorch.
+  // Runs forward and loss under torch.autocast with this dtype, BFloat16 or Half. Not backward and the optimizer.
   std::optional<c10::ScalarType> autocast;
 };
 
@@ -208,8 +206,7 @@ class FiniteGradients {
   ModeState* mode_ = nullptr;  // the mode that was changed
 };
 
-// Captures forward in the caller's grad mode. Exceptions of the program are propagated after restoring all state.
-// Throws Error for non-default TrainingOptions.
+// Captures forward in the caller's grad mode. Propagates exceptions. Throws Error for non-default TrainingOptions.
 CaptureResult capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
 
 // Captures zero_grad, forward, loss, backward and optimizer step. Throws
@@ -345,8 +342,7 @@ class ScriptProgram {
 
 // Mark the role of tensors that a program creates during capture, for captures of a whole program.
 
-// Marks a tensor as a parameter's gradient in the current capture of this thread. Gradients that still exist when the
-// capture ends are found without it.
+// Marks a tensor as a parameter's gradient in this thread's capture, if it ceases to exist before the capture ends.
 void mark_gradient(const at::Tensor& gradient);
 // Marks a tensor as optimizer state.
 void mark_optimizer_state(const at::Tensor& state);

@@ -1,5 +1,4 @@
-// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations. A call
-// costs about as much as libtorch's Meta kernel.
+// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,8 +49,7 @@ struct CpuProfile {
 // A simulated CUDA device, and `cpu`. device_count also applies to XPU, MPS (at most 1) and PrivateUse1.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
-  // Number of fake devices, 0 to 127. Tensors and generators on other devices throw Error. With 0 this applies to all
-  // accelerators, as on a machine without any.
+  // Number of fake devices, 0 to 127. Tensors and generators on other devices throw Error. 0: no accelerators.
   int device_count = 8;
   int sm_major = 9;  // CUDA compute capability
   int sm_minor = 0;
@@ -90,8 +88,7 @@ struct DeviceProfile {
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
 //     at::Tensor kept = x.masked_select(mask);     // [17]: the same mask is not queried again
 //
-// Queries for the same contents (storage, geometry and version) share one name and size; a write to the tensor makes a
-// new query. Tensors with known contents need no size.
+// Queries for the same contents (storage, geometry, version) share one name and size; known contents need none.
 
 using NamedDataSizes = std::map<std::string, int64_t>;
 
@@ -216,8 +213,7 @@ class FakeTensorMode {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// Activates a mode that was created on another thread; must be destroyed before the mode. A mode that records cannot be
-// activated, since a capture belongs to one thread.
+// Activates a mode that was created on another thread; must be destroyed before the mode. Not for captures.
 class FakeTensorModeScope {
  public:
   // Throws Error if the mode belongs to a Capture of another thread.

@@ -43,8 +43,7 @@ std::vector<MeshAxis> parse_mesh(std::string_view text);
 
 class FakeMesh {
  public:
-  // Throws Error if there are no axes, a size is below 1, or `rank` is out of range; also if a name is empty,
-  // duplicated or already registered in this process.
+  // Throws Error for no axes, a size below 1, `rank` out of range, and a name that is empty or already registered.
   explicit FakeMesh(std::vector<MeshAxis> axes, int64_t rank = 0);
   ~FakeMesh();  // unregisters the names; groups still referenced by the program remain usable
   C10_DISABLE_COPY_AND_ASSIGN(FakeMesh);

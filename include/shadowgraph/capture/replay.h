@@ -30,8 +30,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     Bindings().module(net).bind("input0", x)         by name
 //     Bindings().in_order({weight, bias, x})           all, in program order
 //
-// A name that does not exist in the graph is an error, except for names of a module: a pass may have removed an unused
-// parameter. Tensors are held, not copied.
+// A name that is not in the graph is an error, except for those of a module. Tensors are held, not copied.
 
 class Bindings {
  public:
@@ -102,8 +101,7 @@ class NodeGroups {
 struct InterpreterOptions {
   // Run the nodes needed for these values (core/replay/replay_program.h) and return them as outputs; empty: all.
   std::vector<ValueId> only;
-  // With `only`: run exactly these nodes, in this order. They must include the producers of all operands before their
-  // users, and all writes to what the nodes read.
+  // With `only`: run exactly these nodes, in this order; producers of operands and writes to them must precede.
   std::vector<NodeId> nodes;
   // Device that replaces all devices in the graph: a capture on fake CUDA can run on the CPU.
   std::optional<c10::Device> device;

@@ -34,8 +34,7 @@ struct CodegenOptions {
     std::string from;
   };
   std::map<std::string, Function> functions;
-  // Generate forward code for autograd, with checkpoint regions recomputed in backward. By default, the code runs below
-  // autograd, as recorded. Forward graphs only.
+  // Generate forward code for autograd, with checkpoint regions recomputed in backward. Forward graphs only.
   bool autograd = false;
   // Modules with fewer operators are inlined.
   int min_function_nodes = 6;
@@ -48,8 +47,7 @@ struct CodegenOptions {
 // Throws UnsupportedError with the node's text.
 [[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
-// Generated source code, which depends on PyTorch only. Equal layers share one function, so the size of the code
-// depends on the number of distinct layers.
+// Generated source code, which depends on PyTorch only. Equal layers share one function.
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text
   std::vector<std::pair<std::string, at::Tensor>> constants;  // in the constants file

@@ -1,6 +1,5 @@
 // Deferred initialization: records how tensors are created, and materializes them later in any order. For models that
-// do not fit in the memory of the machine that constructs them, and for ranks that each create their shard. Recording
-// costs as much as a capture.
+// do not fit in the constructing machine's memory, and for ranks that create shards. Costs as much as a capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,8 +56,7 @@ class DeferredInit {
   ~DeferredInit();  // calls finish(), ignoring errors
   C10_DISABLE_COPY_AND_ASSIGN(DeferredInit);
 
-  // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators that had to run to compute the
-  // state of a generator.
+  // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators run for a generator's state.
   void finish();
 
  private:
@@ -142,8 +140,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 // Returns the current value of a deferred tensor as a new real CPU tensor; it remains deferred. std::nullopt for other
 // tensors, and within another mode or a capture. Throws DeferredError, and errors of operators.
 std::optional<at::Tensor> deferred_value(const at::Tensor& tensor);
-// Throws the error that an operator on `tensor` would throw during deferred initialization (DeferredError,
-// UnsupportedError, ...); `what` starts the message.
+// Throws the error that an operator on `tensor` would throw in deferred initialization; `what` starts the message.
 void check_recordable(const at::Tensor& tensor, const std::string& what);
 
 // Returns whether the tensor, or any parameter or buffer of the module, is deferred. O(1) for a tensor.

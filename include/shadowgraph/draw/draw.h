@@ -249,8 +249,7 @@ struct HtmlOptions {
 std::string to_html(const Profile& profile, const HtmlOptions& options = {});
 
 // Boxes are colored by the layout of a node's first result, including inputs; parameters are named in them. Edges on
-// which a tensor is redistributed are red, with the steps and the bytes per device after the last step. A redistributed
-// tensor with several users is shown on the edge to each.
+// which a tensor is redistributed are red, with the steps and the bytes per device after the last step.
 //
 //     write_file("plan.svg", render_svg(write_dot(view_of_plan(graph, answer.plan, planner))));
 //
@@ -269,8 +268,7 @@ struct PipelinePictureOptions {
 std::string pipeline_svg(const PipelineRun& run, const PipelinePictureOptions& options = {});
 std::string pipeline_html(const PipelineRun& run, const PipelinePictureOptions& options = {});
 
-// Returns the report of a cluster plan as a self-contained HTML file: plans by time and memory, the cost of other
-// option values, timeline and memory of ranks.
+// Returns a self-contained HTML report: plans by time and memory, costs of other options, timeline and memory of ranks.
 std::string plan_html(const ClusterPlan& answer);
 
 // Plots peak memory (decreasing) against recomputed FLOPs as a staircase, since between two points the cheaper one is

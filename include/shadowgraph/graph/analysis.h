@@ -61,8 +61,7 @@ class Effects {
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // Returns whether the node has no side effects: no write, randomness, collective, host read or unknown effect.
-  // sg::output and sg::gradient are not pure; placeholders are.
+  // Returns whether the node has no write, randomness, collective, host read or unknown effect, and is not an end node.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
   // Version at the end of the graph. Accepts pseudo storages.
@@ -110,11 +109,9 @@ class Effects {
 //     nodes of one generator, and collectives, therefore stay in order;
 //   - reads the host or is unknown, if the node itself does or is: host reads stay in order;
 //   - is its forward node.
-// A view depends on the geometry of its operands only: it keeps its order relative to writes that may change geometry
-// (t_, resize_, set_, out=), but not to others.
+// A view depends on the geometry of its operands only: it is ordered with writes that may change geometry (t_, out=).
 //
-// Only direct edges are stored: a read depends on the last write, not on all earlier ones. There are about as many
-// edges as operands. Edits of the graph invalidate the object.
+// Only direct edges are stored: a read depends on the last write only. Edits of the graph invalidate the object.
 class Dependences {
  public:
   // Linear.
@@ -157,8 +154,7 @@ bool sort_topologically(Graph& graph);
 
 // Alias analysis: whether values share memory.
 //
-// Values of different storages never alias, since capture assigns one StorageId per allocation. Within a storage,
-// overlap() compares the geometry of two strided views:
+// Values of different storages never alias. Within a storage, overlap() compares the geometry of two strided views:
 //
 //     x = base[0:2], y = base[2:4]       disjoint byte ranges                                       kNone
 //     x = base[::2], y = base[1::2]      interleaved ranges; no common element modulo the strides   kNone
@@ -167,8 +163,7 @@ bool sort_topologically(Graph& graph);
 //     x = base, y = base                                                                            kSame
 //
 // The result is exact if one view is simple and the other has at most kMaxRuns runs of adjacent elements. A view is
-// simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
-// result is kMay, never an incorrect kNone or kPartial.
+// simple if no element is visited twice and its strides nest, as after slicing and transposing. Otherwise it is kMay.
 
 // A strided view of a storage: sizes, strides and offset in elements of `itemsize` bytes.
 struct StridedView {

@@ -6,11 +6,10 @@
 //     NodeId t = at.insert(transpose, {Argument::of_value(weight)});  // in mm's region and phase, under its modes
 //     graph.erase(mm);                                                // `at` is now before the node that followed mm
 //
-// Nodes are inserted in the order of the calls. They inherit region, phase, grad mode and autocast flags, forward node
-// and source line, but not notes, from the node given to the constructor. Operands must be produced before the
-// position; the lifetime of a storage that was freed earlier is extended to the new node. sg:: placeholders stay first,
-// sg::output and sg::gradient last: at a position among the placeholders, other nodes are inserted after the last
-// placeholder. Constant time.
+// Nodes are inserted in the order of the calls. They inherit region, phase, modes, forward node and source line, but
+// not notes, from the constructor's node. Operands must be produced before the position; the lifetime of a storage that
+// was freed earlier is extended to the new node. sg:: placeholders stay first, sg::output and sg::gradient last: at a
+// position among the placeholders, other nodes are inserted after the last placeholder. Constant time.
 //
 // The graph must outlive the insertion point, and must not be moved while one exists.
 #pragma once
@@ -230,13 +229,11 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 // Operators are named with their overload ("aten::add.Tensor"), functions by their name in the graph.
 //
 // A match must be replaceable as a whole at one position, by default that of its last node: the values it reads are not
-// written in between, and if it writes or is random, no node in between depends on it. If a returned value is used
-// before the last node, the position is earlier, or other nodes are moved (Dependences::meeting_point). Otherwise the
-// match is reported as refused.
+// written in between, nor does a node in between depend on its effects. If a returned value is used before the last
+// node, the position is earlier, or other nodes are moved (Dependences::meeting_point). Others are refused.
 //
 // Matches do not overlap; the first in program order takes precedence. Nodes with inner values that are saved for
-// backward by other nodes do not match. Linear in the graph if the calls of the pattern are connected by operands;
-// otherwise all users of common operands are tried.
+// backward by other nodes do not match. Linear in the graph for patterns connected by operands.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {
@@ -257,8 +254,7 @@ struct PatternCall {
 
 class Pattern {
  public:
-  // `targets`: graph whose functions may also be called, and whose operators need not be registered in this process.
-  // Throws ParseError with line and column.
+  // `targets`: graph whose functions and operators may also be called. Throws ParseError with line and column.
   static Pattern parse(std::string_view text, const Graph* targets = nullptr, std::string_view name = "<pattern>");
 
   std::vector<PatternCall> calls;

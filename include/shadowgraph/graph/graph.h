@@ -190,8 +190,7 @@ struct GraphTables {
 // preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
 // computes the same result: see shadowgraph/graph/analysis.h. Insert nodes by shadowgraph/graph/edit.h.
 //
-// Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
-// storages take some 250 bytes a node together.
+// Access is O(1), and an edit costs as much as it changes. Memory is some 250 bytes a node.
 class Graph : GraphTables {
  public:
   Graph();
@@ -236,8 +235,7 @@ class Graph : GraphTables {
   // Shares the tensor of a constant of another graph.
   ConstantId share_constant(const Graph& other, ConstantId id);
   const at::Tensor& constant(ConstantId id) const;
-  // Geometry, dtype and device of a constant, without libtorch: `storage` is invalid; std::nullopt for an undefined
-  // tensor. The spans refer to the tensor.
+  // Without libtorch: `storage` is invalid; std::nullopt for an undefined tensor. The spans refer to the tensor.
   std::optional<TensorMeta> constant_meta(ConstantId id) const;
   uint32_t constant_count() const;
 
@@ -318,8 +316,7 @@ class Graph : GraphTables {
   }
   const Use& use(uint32_t index) const { return uses_[index]; }
   uint32_t use_capacity() const { return uses_.size(); }
-  // Return whether the runs of a record are within this graph's pools, i.e. the accessors above may be called. Always
-  // true for graphs built with this class; used by the verifier.
+  // For the verifier: return whether the runs of a record are within this graph's pools.
   bool in_bounds(const Node& node) const;
   bool in_bounds(const Region& region) const;
   bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
@@ -328,8 +325,7 @@ class Graph : GraphTables {
   // Returns the argument called `name` in the schema, or nullptr if there is none.
   const Argument* find_argument(NodeId id, std::string_view name) const;
 
-  // ---- Notes: key/value annotations of nodes by passes and users; part of the content that is printed and compared
-  // An empty value removes the note.
+  // ---- Notes: key/value annotations of nodes by passes and users, printed and compared. "" removes a note.
   void set_note(NodeId id, std::string_view key, std::string_view value);
   // Returns "" if there is no such note.
   std::string_view note(NodeId id, std::string_view key) const;
@@ -357,8 +353,7 @@ class Graph : GraphTables {
   NodeId append(TargetId target, std::initializer_list<Argument> arguments) {
     return append(target, std::span<const Argument>(arguments.begin(), arguments.size()));
   }
-  // Inserts before `position`, or at the end if invalid, without checks and without extending lifetimes. Passes should
-  // use an InsertionPoint.
+  // Inserts before `position` (invalid: at the end), without checks or extending lifetimes; see InsertionPoint.
   NodeId insert_before(NodeId position, TargetId target, std::span<const Argument> arguments);
   // Creates a value produced by `node`. It must then be passed to set_results (add_tensor_result does both).
   ValueId new_tensor(NodeId producer, const TensorMeta& spec);
@@ -379,10 +374,9 @@ class Graph : GraphTables {
     regions_[id.index].arguments = arguments_.push_run(arguments);
   }
 
-  // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged.
-  // Erases nodes whose results have no other uses and are not saved by other nodes. Free points of storages move to the
-  // preceding node. Erase many nodes in one call: one by one from the end, the same free points would be moved
-  // repeatedly. The nodes may use one another; nodes that are already erased are ignored.
+  // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged. Erases nodes whose results
+  // have no other uses and are not saved by other nodes. Free points of storages move to the preceding node. Erase many
+  // nodes in one call, to move free points once. The nodes may use one another; erased ones are ignored.
   bool can_erase(NodeId id) const;
   void erase(NodeId id);
   void erase(std::span<const NodeId> ids);

@@ -142,8 +142,7 @@ struct OperatorFacts {
 };
 
 // A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function. It is stored
-// as name and schema text, so that a graph with custom operators can be opened in a process that does not have them.
-// The schema is parsed on first use, without registering it.
+// as name and schema text, parsed on first use, so that a process without a custom operator can open the graph.
 class Target {
  public:
   // Full schema: "aten::mm(Tensor self, Tensor mat2) -> Tensor". Throws ParseError if it is not a schema.

@@ -122,11 +122,9 @@ void write_graph_file(const std::string& path, const Graph& graph);
 
 // Parsing of the text form. Safe for untrusted text: the result is a graph or a ParseError. Memory and time are linear
 // in the length of the text (about 2 us a node); no number in it determines the size of an allocation. Lists nest at
-// most kMaxListDepth deep, and all references are resolved. Other invariants are checked by verify()
-// (shadowgraph/graph/verify.h).
+// most kMaxListDepth deep, and all references are resolved. verify() checks other invariants.
 //
-// Accepts more than the printer produces: blank lines, `# comment` lines, arguments in any order, arguments equal to
-// their default. `n3:` and `writes(...)` may be omitted.
+// Also accepts blank lines, `# comments`, arguments in any order or equal to their default, no `n3:` and `writes(...)`.
 
 // Version of the text format: the one that is written, and the newest that can be read.
 constexpr int kTextFormatVersion = 1;
@@ -166,7 +164,6 @@ Graph read_graph_file(const std::string& path);
 nlohmann::json to_json(const Graph& graph);
 
 // Throws ParseError with the JSON pointer of the error ("/nodes/12"); line() and column() refer to the equivalent text.
-// (Use nlohmann::json::parse to parse JSON text.)
 Graph from_json(const nlohmann::json& json);
 
 // Writes atomically, using a temporary file in the same directory; on failure `path` is unchanged. Follows links, and

@@ -144,8 +144,7 @@ enum class ArgumentKind : uint8_t {
 // Maximum nesting depth of lists, enforced by the parser and the verifier to bound recursion.
 constexpr int kMaxListDepth = 32;
 
-// One argument or result of a node, 16 bytes. It corresponds to the schema argument at the same position. Results are
-// kNone (an undefined tensor), kValue or kList.
+// One argument or result of a node, by schema position. Results are kNone (an undefined tensor), kValue or kList.
 struct Argument {
   struct ValueRef {
     ValueId value;

@@ -164,8 +164,7 @@ struct KernelLaunch {
 class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
-  // Device of the operands. kCPU: host memory, regardless of the device of tensors. Otherwise, tensors on other devices
-  // are not supported as operands.
+  // Device of all operands. kCPU: host memory, regardless of the device of tensors.
   virtual c10::DeviceType device() const { return c10::kCPU; }
   // Runs a kernel returned by load(). When it returns, the results must be visible to subsequent work on the device.
   // Returns false if an index was out of range. Must be thread-safe. Throws UnsupportedError on device errors. By
@@ -272,8 +271,7 @@ class KernelCache {
   // Returns the default cache, with default options.
   static const std::shared_ptr<KernelCache>& shared();
 
-  // `name` is the directory, "aten::add_Tensor" or "group"; not part of the key. Returns nullptr if no compiler is
-  // available (with a warning once).
+  // `name` is the directory, "aten::add_Tensor" or "group". Returns nullptr if no compiler is available (warns once).
   KernelRef find(const std::string& name, const KernelProgram& program);
   // Blocks until no compilation is running or pending.
   void wait() const;
@@ -306,8 +304,7 @@ class KernelCache {
   std::unique_ptr<Jobs> jobs_;
 };
 
-// Management of the directory (shadowgraph list kernels). All functions throw FileError if the directory cannot be
-// read; a directory that does not exist is treated as empty.
+// Management of the directory (shadowgraph list kernels). Throw FileError; a missing directory is empty.
 
 struct KernelCacheEntry {
   std::string name;  // directory of the operator

@@ -38,9 +38,8 @@ std::vector<PassOption> options_of_pass() {
 }
 }  // namespace internal
 
-// A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function, declared
-// in the header of its category, and a row in the registry, which makes it available in text form ('dce{random=drop}').
-// docs/writing-a-pass.md has an example.
+// A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function and a row
+// in the registry, for text form ('dce{random=drop}'). docs/writing-a-pass.md has an example.
 //
 //   - If the graph verifies before the pass, it does afterwards.
 //   - `changed == false` means that the text form of the graph is identical.
@@ -85,8 +84,7 @@ PassResult summary_of(const Result& result) {
 }
 }  // namespace internal
 
-// Creates the row of a typed pass, which parses the options by their table, runs the pass, and returns its summary (the
-// result itself, if it is a PassResult).
+// Creates the row of a typed pass, which parses the options, runs the pass, and returns its summary (or PassResult).
 template <class Result, class Options>
 Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Graph&, const Options&)) {
   return {.name = std::string(name),

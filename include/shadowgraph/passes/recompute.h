@@ -61,8 +61,7 @@ struct ChainSchedule {
   friend bool operator==(const ChainSchedule&, const ChainSchedule&) = default;
 };
 
-// Minimizes the recompute cost of a chain of stages, whose forward runs 0, 1, ... and whose backward runs in reverse,
-// within a memory budget. Independent of graphs.
+// Minimizes the recompute cost of a chain of stages, with backward in reverse, within a memory budget.
 //
 // Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
 // for heterogeneous chains"), extended with several options to save a stage, as in Rockmate (Zhao et al. 2023). For
@@ -183,9 +182,8 @@ CheckpointPolicy within_budget(int64_t bytes);
 int64_t peak_of_live_bytes(const Graph& graph);
 int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 
-// Returns a forward graph extended by the backward that autograd would run: gradients, saved tensors and their
-// lifetimes. Forward nodes keep their ids; backward nodes compute nothing. Used to plan recompute for the forward
-// graph. Throws Error if its outputs do not require grad.
+// Returns a forward graph with the backward that autograd would run: gradients, saved tensors, lifetimes. Forward nodes
+// keep their ids; backward nodes compute nothing. Throws Error if its outputs do not require grad.
 Graph assumed_step(const Graph& forward);
 
 struct CheckpointModulesOptions {
@@ -336,8 +334,7 @@ CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options =
 // The copies run concurrently with kernels. Tensors saved by a module therefore remain until the next module has run,
 // and are fetched when backward of that module starts. The copies have the note "kernel"="copy engine".
 //
-// A tensor belongs to the module of its last use in forward. Tensors saved by a checkpoint may be offloaded, too: run
-// the pass after `checkpoint`.
+// A tensor belongs to the module of its last use in forward. Run after `checkpoint` to offload its tensors.
 
 struct OffloadOptions {
   std::string modules = "auto";          // see regions_named()

@@ -79,8 +79,7 @@ class ShapePropagation {
   // Returns the fake tensor of a value; undefined for scalars. Aliases share a storage. For a tensor whose geometry was
   // changed in place, its last value has the final geometry.
   const at::Tensor& tensor(ValueId value) const { return tensors_[value]; }
-  // Arguments, by name and position, that caused no error but equal recorded sizes that have changed, in program order.
-  // Empty if no input has changed.
+  // Arguments, in program order, that caused no error but equal recorded sizes that have changed.
   const std::vector<BakedSize>& baked() const { return baked_; }
   // Guards on sizes that have changed: a capture with the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }

@@ -114,8 +114,7 @@ struct PartitionedGraph {
   std::vector<Part> parts;  // in the order of their calls in the parent
 };
 
-// Throws GraphError if there are cyclic dependences between parts, or if a part has a placeholder, sg::output or
-// sg::gradient. `graph` is unchanged. Linear.
+// Throws GraphError for cyclic dependences between parts, and for parts with a placeholder or end node. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
 // Returns the parent with its calls replaced by the parts: the original graph except for node order and storage kinds.
 Graph join(const PartitionedGraph& partitioned);
@@ -124,8 +123,7 @@ enum class PartitionMerge : uint8_t {
   // Merge parts whenever possible, even if they exchange no data. Minimizes the number of parts: it equals the maximum
   // number of transitions from unsupported to supported nodes on any path.
   kAll,
-  // Nodes of a part are connected by values or effects. The number of parts is not always minimal, since a node that
-  // could join either of two parts is assigned greedily.
+  // Nodes of a part are connected by values or effects. Their number is not always minimal (greedy).
   kLinked,
 };
 

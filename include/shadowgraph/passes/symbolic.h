@@ -53,8 +53,7 @@ class Polynomial {
 
 class PolynomialFit {
  public:
-  // One point per sample, all of the same dimension, at most Polynomial::kMaxVariables. Throws Error otherwise, and for
-  // duplicates.
+  // One point per sample, of one dimension, at most Polynomial::kMaxVariables. Throws Error, also for duplicates.
   explicit PolynomialFit(std::vector<std::vector<int64_t>> points);
   ~PolynomialFit();
   PolynomialFit(PolynomialFit&&) noexcept;

@@ -148,8 +148,7 @@ struct StageCosts {
   // Exposed communication of collectives within the stage (waits, and slowdown of concurrent compute), included above.
   // A piece ends when its collectives have completed.
   PieceSeconds exposed;
-  // The same if the schedule gathers the stage's parameters (UNSHARD) and reduces gradients (REDUCE_GRAD), so that
-  // these collectives are not part of the pieces.
+  // The same without collectives that the schedule itself runs once per step (UNSHARD, REDUCE_GRAD).
   PieceSeconds exposed_unsharded;
   // Time of offload copies, to CPU in forward and back in backward (shadowgraph/passes/recompute.h). They overlap with
   // all compute and communication of the rank: a piece takes at least as long as its copies.
@@ -204,8 +203,7 @@ class PipelineStages {
   // communication. Also throws Error if forward has too few such cuts.
   static PipelineStages balanced(const Graph& step, int32_t stages, const StageOptions& options = {});
 
-  // Creates stages from costs alone, from a planner or measurements. `carried` bytes are allocated in F and freed in W;
-  // gradients are allocated in W.
+  // Creates stages from costs alone. `carried` bytes are allocated in F and freed in W; gradients are allocated in W.
   static PipelineStages of_costs(std::vector<StageCosts> figures);
 
   int32_t count() const { return static_cast<int32_t>(figures_.size()); }
@@ -318,8 +316,7 @@ struct PipelineRunOptions {
   // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all
   // that fits). Compute times of overlapped actions are added in any case.
   double overlap = 1;
-  // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does. Other
-  // frameworks allocate them when needed.
+  // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does.
   bool preallocate_receives = false;
   // Reuse the memory results of a run of the same stages and schedule, as they do not depend on links.
   const PipelineRun* bytes_of = nullptr;
@@ -424,8 +421,7 @@ struct DistributedRank {
 
 class DistributedRun {
  public:
-  // Throws Error if a rank is in several graphs or a destination is in none, and if ranks deadlock or their
-  // communication does not match.
+  // Throws Error if a rank is in several graphs, a destination in none, or communication deadlocks or does not match.
   static DistributedRun of(std::span<const RankGraph> ranks, const DistributedRunOptions& options = {});
 
   double seconds() const { return seconds_; }       // per step

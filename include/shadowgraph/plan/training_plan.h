@@ -148,8 +148,7 @@ struct TrainingPlan {
   std::vector<std::string> offloaded;     // modules with saved activations offloaded to CPU
   bool optimizer_on_host = false;         // optimizer state and step are on the CPU
 
-  // Table of scalar fields: JSON keys, values by which neighboring plans differ (the group), and the text for
-  // non-default values (the summary).
+  // Table of scalar fields: JSON keys, values by which neighbors differ (group), text of non-default values (summary).
   static const OptionTable<TrainingPlan>& table();
   int64_t replicas() const { return context * data; }  // ranks with the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
@@ -167,8 +166,7 @@ struct SimulatedPlan {
   // cannot reuse, and NCCL buffers of expert groups.
   int64_t other_streams = 0;
   int64_t on_host = 0;  // bytes offloaded to CPU, maximum of all ranks
-  // Layouts of parameters over tensor parallel ranks found by the solver: "model.embed_tokens.weight" is "S(0)".
-  // Accepted by `shadowgraph shard --solution`.
+  // Solver's layouts of parameters over tensor parallel ranks, for `shadowgraph shard --solution`: "S(0)".
   std::map<std::string, std::string> layouts;
   int64_t bytes() const;  // maximum device memory reserved by a rank, including other streams
 };

@@ -43,8 +43,7 @@ constexpr auto enum_names(CollectiveKind) {
 
 // Links between processes. Every value has a source: a data sheet, a library's source code, a measurement.
 
-// Links of small groups within a block whose pairs of processes have different links: among eight V100s, neighbors
-// share one or two links, and some pairs none.
+// Links of small groups in a block with unequal links: among eight V100s, pairs share two, one or none.
 struct LinkGroup {
   int64_t processes = 0;  // minimum group size; applies up to the next entry
   double bandwidth = 0;   // see LinkLevel

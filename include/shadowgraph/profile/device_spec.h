@@ -99,8 +99,7 @@ OperatorTables read_operator_csv(const std::string& path);
 
 // Specs of a device for estimating its kernels' times. Every value has a source: a data sheet or a measured machine.
 
-// Rate of calls with about `work` FLOPs or bytes, in FLOP/s or B/s. Interpolated between points in log space; constant
-// beyond the ends.
+// Rate of calls with about `work` FLOPs or bytes, per second. Interpolated in log space; constant beyond the ends.
 struct RatePoint {
   double work = 0;
   double rate = 0;
@@ -162,8 +161,7 @@ struct DeviceSpec {
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
   static DeviceSpec named(std::string_view name);
   static std::vector<std::string> names();
-  // Returns the spec in a file of that name if there is one, otherwise named(). See Machine::find() for defaults
-  // (shadowgraph/profile/communication.h).
+  // Returns the spec in a file of that name if there is one, otherwise named(). Defaults: Machine::find().
   static DeviceSpec find(const std::string& name_or_file);
   // Returns the path of this machine's calibration by `shadowgraph calibrate`, next to MeasuredCalls::default_file().
   static std::string calibration_file();

@@ -113,8 +113,7 @@ struct SteadyState {
 // kept (zero_grads), since later steps accumulate into them: capture a later step instead. Linear.
 std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline& timeline);
 
-// Bytes saved by autograd between forward and backward, by storage: the maximum at any time. With several micro-batches
-// per step, these are saved one after another.
+// Bytes saved by autograd between forward and backward, by storage: the maximum at any time.
 //
 //   all          storages seen by a saved-tensor hook, whole and counted once, from then on until they are freed
 //   activations  those allocated by the step itself, without parameters, buffers, inputs and constants
@@ -170,8 +169,7 @@ struct AllocatorSettings {
 // up to 1 MiB, in segments of 2 MiB) and a large pool per stream, best fit, splitting of blocks and merging of free
 // neighbors. Freed memory remains reserved until the device is out of memory.
 //
-// Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary. They only decide
-// between free blocks of equal size.
+// Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary.
 //
 // Logarithmic in the number of free blocks. Not thread-safe.
 class CachingAllocator {
@@ -282,8 +280,7 @@ int64_t cublas_workspace(std::string_view config);
 // The graph's allocations and frees are replayed on a CachingAllocator in program order: first the storages that exist
 // before (parameters, buffers, optimizer state, inputs) in the order of their placeholders, then the results, scratch
 // memory and frees of each node. A training step is repeated: from the second step on, gradients and results of the
-// previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists. Reserved memory is therefore
-// that of a run rather than of one step.
+// previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists.
 //
 // A block is reused only on the stream on which its node was issued. A block used on another stream
 // (Tensor.record_stream) becomes free at the end of the step. PyTorch checks whether the device has finished with it,
@@ -311,8 +308,7 @@ struct DeviceMemory {
   std::vector<int64_t> reserved_after;   // after each step
   std::vector<int64_t> allocated_after;  // after each step: torch.cuda.memory_allocated()
   int64_t context = 0;                   // assumed
-  // Included in the values above. One for each stream and thread with matrix products: backward runs on a separate
-  // thread with a separate cuBLAS handle.
+  // Included above. One for each stream and thread (backward has its own) with matrix products.
   int64_t cublas_workspace = 0;
   int64_t nccl = 0;  // assumed; of all groups of more than one process with communication
   // Reserved but not active bytes at the peak.

@@ -158,9 +158,8 @@ class CustomOperators {
 
 // FLOPs of every node, totals by phase, and operators without a formula.
 //
-// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
-// formula (row, view schema or pointwise tag), or if a formula does not support its shapes. The known part is still
-// counted. Linear; formulas are looked up once per target.
+// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no formula, or if
+// it does not support the shapes. The known part is still counted. Linear; formulas are looked up once per target.
 struct NodeFlops {
   int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
   int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections

@@ -106,8 +106,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 //
 // A redistribution is inserted before the first node that needs it, with that node's phase, region and source, and a
 // note "redistribution" with the two layouts. It is shared by all users of its phase, see GraphLayouts, and freed after
-// the last use of it or of its views; intermediate tensors are freed after their use. Guards on sizes of sharded
-// tensors are dropped.
+// the last use of it or of its views; intermediate tensors are freed after their use. Their guards are dropped.
 //
 // A redistribution consists of these nodes, with x the local tensor:
 //

@@ -63,8 +63,7 @@ struct PlaceholderLayout {
 
 class ShardingProblem {
  public:
-  // Throws Error for missing options, and for pins without match or possible strategy. Linear in nodes and in the pairs
-  // of strategies of distinct nodes.
+  // Throws Error for missing options and impossible pins. Linear in nodes and pairs of strategies of distinct nodes.
   static ShardingProblem of(const Graph& graph, const ShardingOptions& options);
   ~ShardingProblem();
   ShardingProblem(ShardingProblem&&) noexcept;
@@ -146,8 +145,7 @@ class ShardingProblem {
   std::unique_ptr<RedistributionPlanner> planner_;
 };
 
-// Standard parallelism plans: pins of parameters and inputs, where the rest is chosen for minimum cost. Tensors that
-// are not divisible remain replicated.
+// Standard parallelism plans: pins of parameters and inputs. Tensors that are not divisible remain replicated.
 enum class Parallelism : uint8_t {
   kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
   kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP

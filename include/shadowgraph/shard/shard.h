@@ -130,8 +130,7 @@ struct ShardOptions {
 // Throws InfeasibleError, and the errors of ShardingProblem::of. Mean losses should be split first (split_mean_losses),
 // as otherwise the batch is gathered for them; shard_step() does that itself.
 //
-// With a limit, a plan is rejected if its applied graph exceeds the limit. The problem's limit is then lowered by the
-// excess, a few times.
+// With a limit, a plan is rejected if its applied graph exceeds the limit. The limit is then lowered, a few times.
 ShardingResult shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 
 // Formats a report with at most `rows` lines per table (0: all).

@@ -165,8 +165,7 @@ AssignmentProblem read_assignment(std::string_view text);
 
 // Throws Error if a multiplied cost is too large. The first nodes are those of the problem.
 void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
-// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null:
-// forbidden.
+// {"format": "shadowgraph-assignment", "version": 1, "nodes": [..], "matrices": [..], "edges": [..]}; null: forbidden.
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 // Writes an integer program in CPLEX LP format: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
