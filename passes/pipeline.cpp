@@ -48,8 +48,7 @@ const Pass& pass_named(std::string_view name) {
                   Error::Fault::kUsage);
 }
 
-// Adds the defaults of options that are not given. Throws for unknown names before anything runs: a misspelt option
-// would otherwise silently have its default.
+// Adds the defaults of options that are not given. Throws for unknown names.
 PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
   PassOptions complete;
   for (const PassOption& option : pass.options) complete.emplace(option.name, option.default_value);

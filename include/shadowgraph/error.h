@@ -38,7 +38,6 @@ class ParseError : public Error {
   int column_;
 };
 
-// Thrown when a file cannot be read or written.
 class FileError : public Error {
  public:
   using Error::Error;

@@ -42,7 +42,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Type of value. kCount, kBytes and kSeconds are parsed with units (shadowgraph/units.h): "16M", "24GiB", "14d".
 enum class OptionKind : uint8_t { kText, kFlag, kWhole, kNumber, kCount, kBytes, kSeconds };
 
-// Accepted values of an option.
 struct OptionDomain {
   OptionKind kind = OptionKind::kText;  // deduced from the field, except for values with units
   double min = -std::numeric_limits<double>::infinity();

@@ -127,9 +127,8 @@ class Expander {
 
 // The table of decompositions: operators as functions of more basic ones. Internal to `decompose` and `split-bias`.
 //
-// A row is a C++ function with the operator's signature, registered in one of the add_* functions; see above. Results
-// equal the operator's within rounding, or bitwise where a comment says so. Half precision is computed in float, as the
-// kernels do.
+// Each row is registered in one of the add_* functions. Results equal the operator's within rounding, or bitwise where
+// a comment says so. Half precision is computed in float, as the kernels do.
 
 namespace shadowgraph::decompositions {
 

@@ -90,8 +90,7 @@ void add_convolution_bias(ExpansionTable& table) { table.add("aten::convolution"
 
 // Decomposes normalization, embedding, losses and attention.
 //
-// Results that only a GPU kernel's own backward reads are undefined, since that backward is decomposed too. Means, rstd
-// and the CPU's log-sum-exp are computed.
+// Results that only a GPU kernel's own backward reads are undefined, since that backward is decomposed too.
 
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
@@ -116,8 +115,7 @@ Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centered), dims), eps));
   return {at::mul(centered, rstd), mean, rstd};
 }
-// Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means are the gradients
-// through mean and variance, which depend on x.
+// Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)).
 Tensor normalized_backward(const Tensor& grad, const Tensor& x_hat, const Tensor& rstd, c10::IntArrayRef dims) {
   const Tensor inner =
       at::sub(at::sub(grad, mean_over(grad, dims)), at::mul(x_hat, mean_over(at::mul(grad, x_hat), dims)));

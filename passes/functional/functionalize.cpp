@@ -16,8 +16,7 @@
 // were written. Outputs in those storages are taken from the placeholders again.
 //
 // Layout matters because kernels may sum in another order for other strides, and random fills draw in memory order, or
-// use another routine for contiguous memory. A new graph is built because appending nodes with all their side lists is
-// as simple and cheap as recording.
+// use another routine for contiguous memory.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -43,8 +42,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Returns whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from
-// the image in one step.
+// Returns whether a view's arguments are relative to the storage rather than the source.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
@@ -90,8 +88,7 @@ class StorageImages {
     if (is_current(id)) return now.value;
     if (!image.base.valid()) return base_of_nothing(id);
 
-    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMaxViews
-    // one strided view is cheaper than the chain.
+    // Goes back through the views to one that is current or is the image itself, then forward again.
     c10::SmallVector<std::pair<ValueId, Step>, kMaxViews> path;
     ValueId at = id;
     while (!is_current(at)) {
@@ -209,8 +206,7 @@ class StorageImages {
 
   // Returns whether, in addition, a newly allocated tensor with the layout of `view` can replace the image.
   bool replaces(ValueId view) const { return old_.value(view).offset == 0 && covers(view); }
-  // Replaces the storage's image by `whole`, grown to at least `bytes`, and increments its version, which invalidates
-  // all views taken before.
+  // Replaces the storage's image by `whole`, grown to at least `bytes`, and invalidates earlier views.
   void replace(StorageId storage, ValueId whole, int64_t bytes = 0) {
     Image& image = images_[storage.index];
     image.base = whole;

@@ -187,8 +187,7 @@ class Reinplacer {
     }
     // The result would be stored as its conjugate or negative.
     if (bits_[operand] != 0) return false;
-    // The result must fit in place of the operand: same geometry and size, not shared. No element may occur twice, as
-    // after expand(), or it would be written several times.
+    // The result must fit in place of the operand: same geometry and size, not shared, no element twice (expand()).
     if (a.dtype != b.dtype || a.device() != b.device() ||
         !same_geometry(view_of(old_, operand), view_of(old_, result)) ||
         internal_overlap(view_of(old_, operand)) != Overlap::kNone ||
@@ -522,8 +521,7 @@ class Reinplacer::Build {
     finish(n, node, copies);
   }
 
-  // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is
-  // written in place, and later readers of the result read the base.
+  // slice_scatter(base, source) returns a new tensor with a part replaced. If possible, the base is written.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
     const Scatter& scatter = *scatter_of(old_.target(n));
     const TensorGeometry place = *decided_.region(n);

@@ -23,8 +23,7 @@
 //   never recomputed    host reads, collectives unless requested, unknown targets, writes to storages from outside
 //   kept on request     counts as allocated outside the segment, but inside its enclosing segment
 //
-// A tensor that cannot be recomputed is kept as before. The report lists how many and why; the result is correct in any
-// case. After functionalize there are fewer such writes.
+// A tensor that cannot be recomputed is kept as before. The report lists how many and why.
 //
 // Offload. A tensor that is offloaded to CPU is copied after its last use in forward and copied back before its first
 // use in backward. All backward readers, including recomputed nodes, read the copy.
@@ -237,9 +236,7 @@ class Rewrite {
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);
-    for (const size_t level : outermost) {
-      for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
-    }
+    for (const size_t level : outermost) for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
     IdMap<StorageId, uint8_t> saved_outside;
     for (const NodeId n : graph_.nodes()) {
       if (dealt_with[n.index]) continue;

@@ -34,8 +34,7 @@ struct ForwardLife {
 
 namespace {
 
-// A stage with more nodes than this, and with more than this fraction of forward, is split by keeping its longest-lived
-// tensors.
+// A stage with more nodes than this, and with more than this fraction of forward, is split at its longest tensors.
 constexpr int32_t kLongStage = 24;
 constexpr int32_t kLongPart = 8;
 constexpr int kMaxKeptTensors = 64;
@@ -348,8 +347,7 @@ class ChainBuilder {
     return path.empty() ? fmt::format("stage {}", stage) : path.substr(4);
   }
 
-  // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage,
-  // as recompute_schedule.cpp selects nodes.
+  // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage.
   int64_t cost_of(size_t stage, const Storages& wanted, const Storages& kept) const {
     Storages needed;
     for (const StorageId s : wanted) {
@@ -549,8 +547,7 @@ class ChainBuilder {
     return front;
   }
 
-  // Finds options to keep part of what backward reads. Of the 2^n sets, two greedy searches find the relevant ones: one
-  // drops from all, one adds to none.
+  // Finds options to keep part of what backward reads. Two greedy searches drop from all or add to none.
   void find_options(size_t stage, const Storages& saved, const Storages& outputs, ChainStage& result,
                     CheckpointStage& part) const {
     const std::vector<Storages> groups = groups_of(stage, saved, outputs);
@@ -571,7 +568,6 @@ class ChainBuilder {
   }
 
   // Measures the resident memory at the start of each stage's backward, and its peak, from the lifetimes in the graph.
-  // Backward visits stages from last to first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);

@@ -163,9 +163,7 @@ CheckpointPolicy square_root_segments() {
 
 void check_countable(const Graph& graph) {
   int64_t bytes = 0;
-  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
-  }
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
   if (bytes > kMaxSum) {
     throw Error(
         fmt::format("the total size of this graph's storages exceeds 2^58 bytes ({}), the limit for recompute plans; "

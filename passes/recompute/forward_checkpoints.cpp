@@ -127,8 +127,7 @@ RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::
 //
 // Emitted code and torch.fx call checkpoint() there, which recomputes the whole segment in backward, whereas in a graph
 // with its backward only the needed nodes are recomputed. So a segment is rejected if one of its nodes cannot be
-// recomputed (check_recompute()), and the report says why. Inputs of the segment are kept, and listed as saved by the
-// first node that reads them.
+// recomputed (check_recompute()), and the report says why. Inputs are listed as saved by their first reader.
 //
 // Linear in the graph times the depth of nesting.
 

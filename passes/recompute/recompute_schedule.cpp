@@ -35,8 +35,7 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
-// One value must cover the whole storage, so that one copy each way suffices. Backward may only read it, and it must
-// not be visible outside.
+// One value must cover the whole storage. Backward may only read it, and it must not be visible outside.
 OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage) {
   OffloadPoints points;
   const NodeId born = graph.storage(storage).born;
@@ -81,8 +80,7 @@ OffloadPoints offload_points(const Graph& graph, const Effects& effects, Storage
   return same_dtype ? points : OffloadPoints{};
 }
 
-// Effects are computed once for all levels. Segments are given by regions or by ranges of nodes; if mixed, their
-// nesting would be ambiguous.
+// Segments are given by regions or by ranges of nodes; if mixed, their nesting would be ambiguous.
 RecomputeSchedule::RecomputeSchedule(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
@@ -139,8 +137,7 @@ int32_t RecomputeSchedule::level_with_copy(int32_t level, ValueId id) const {
   return home >= 0 && levels_[size_t(home)].recomputed_storages.contains(graph_.value(id).storage) ? home : -1;
 }
 
-// Only backward nodes that differentiate a node of a segment read the copy. All other readers keep the original, so the
-// result is correct whatever they are.
+// Only backward nodes that differentiate a node of a segment read the copy. Others keep the original.
 void RecomputeSchedule::collect_demands() {
   for (const NodeId n : graph_.nodes()) {
     const Node& node = graph_.node(n);
@@ -182,8 +179,7 @@ NodeId RecomputeSchedule::next_writer(StorageId storage, uint32_t version) const
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Returns whether a random node actually draws. Attention is tagged random but draws nothing with dropout_p = 0;
-// reading a generator's state does not change it.
+// Returns whether a random node actually draws. Attention draws nothing with dropout_p = 0.
 bool RecomputeSchedule::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
@@ -444,8 +440,7 @@ class RecomputeSchedule::Decision {
     return found != storages_.end() && !found->second.kept;
   }
 
-  // Returns whether the contents that a node read are unchanged when they are needed again. end_ is the last node that
-  // may need something from this level.
+  // Returns whether the contents that a node read are unchanged when they are needed again.
   bool is_unchanged(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);
@@ -566,8 +561,7 @@ class RecomputeSchedule::Decision {
     }
   }
 
-  // Walks backwards from what is needed to all its dependences, so that only those are recomputed. If only the geometry
-  // of a node's results is read, its contents are not needed.
+  // Walks backwards from what is needed to all its dependences, so that only those are recomputed.
   void select() {
     std::unordered_set<ValueId> values;
     std::unordered_set<StorageId> contents;

@@ -119,8 +119,7 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
 
 // `final` returns the storage with an old storage's final contents, which an in-place chain changes.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
-  // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
-  // so their ids are in program order.
+  // New storages are freed after their last use, the others where the old graph freed them. Node ids are in order.
   std::vector<NodeId> free_point = last_uses(new_);
   std::vector<bool> never(free_point.size());
   for (uint32_t i = 0; i < old_.storage_count(); ++i) {

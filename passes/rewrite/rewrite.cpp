@@ -3,8 +3,7 @@
 // Finds all matches of a rule first; they do not overlap. Then, match by match, inserts the replacement's calls at the
 // position found for them: after the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on fake
 // tensors of its operands, which determines its results' geometry. If everything fits, the uses of the returned values
-// move to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier
-// replacement replaced is looked up under its new id.
+// move to the new ones and the matched nodes are erased; otherwise the new nodes are.
 //
 // Replacements after the last node of their matches do not conflict with others. Those elsewhere are only made if their
 // neighbors are unchanged since the position was found; otherwise they are matched again in the next round.
@@ -30,8 +29,7 @@
 namespace shadowgraph {
 namespace {
 
-// Checks a rule before the first match is rewritten. A replacement may only read values that exist and are not erased,
-// and its calls must be complete.
+// Checks a rule first. A replacement may only read values that exist and are not erased, by complete calls.
 void check_rule(const RewriteRule& rule) {
   const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
   if (rule.pattern.calls.empty()) fail("the pattern has no call");
@@ -248,9 +246,7 @@ class Rewriter {
   void save_frees(const Match& match) {
     frees_.clear();
     const auto remember = [&](NodeId n) {
-      if (n.valid() && !graph_.is_erased(n)) {
-        frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
-      }
+      if (n.valid() && !graph_.is_erased(n)) frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
     };
     remember(match.last);
     const auto save_frees_of = [&](const Argument& a) {
@@ -347,8 +343,7 @@ class Rewriter {
     }
   }
 
-  // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
-  // positions, so that the position found for the match is valid.
+  // Returns whether the match, the nodes that must move down and all of their dependences and users have not moved.
   bool is_still_valid(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {

@@ -362,8 +362,7 @@ class Canonicalizer {
     return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
   }
 
-  // Returns whether the result is bitwise equal to the first argument. x + 0.0 turns -0.0 into 0.0, so adding 0 is a
-  // copy only for integers, but x - 0 always is.
+  // Returns whether the result is bitwise equal to the first argument. Adding 0 is only for integers, x - 0 always.
   bool is_exact_copy(NodeId n) {
     const auto arguments = graph_.arguments(n);
     const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };

@@ -19,8 +19,7 @@
 //
 // Tensors saved for backward by an erased node are saved by the remaining one, once.
 //
-// Grad and autocast modes are not compared, since graphs are recorded below both, and results with different
-// requires_grad are not equal. Inference mode is compared.
+// Grad and autocast modes are not compared, since graphs are recorded below both. Inference mode is compared.
 //
 // One lookup per node, about 0.4 us. torch.fx has CSE for graphs without effects.
 #include "ir/analysis/identity.h"

@@ -1,8 +1,7 @@
 // dce: dead code elimination.
 //
 // Walks backwards with one bit per storage: whether its contents at this point are read later. A node is kept if a
-// result of it is used, if it has a side effect, or if it writes or allocates a storage that is read later. Everything
-// else is erased.
+// result of it is used, if it has a side effect, or if it writes or allocates a storage that is read later.
 //
 //     %1 = aten::empty(...)                    @s1
 //     %2 = aten::add_.Tensor(self=%1, ...)     @s1    erased: s1 is not read afterwards
@@ -147,9 +146,7 @@ class DeadStorage {
         to_erase_(graph.node_capacity(), false),
         kinds_(graph.target_count(), kNotComputed),
         covered_(graph.storage_count(), 0) {
-    for (NodeId n : graph.nodes()) {
-      graph.for_each_output(n, [&](ValueId v) { cover(v); });
-    }
+    for (NodeId n : graph.nodes()) graph.for_each_output(n, [&](ValueId v) { cover(v); });
   }
 
   DeadStorageResult run() {

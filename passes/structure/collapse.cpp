@@ -101,9 +101,7 @@ class Collapse {
       return keys[from.index] != kNone && keys[from.index] != keys[to.index] ? 1 : 0;
     };
     for (NodeId n : graph_.nodes()) {
-      for (NodeId b : dependences.before(n)) {
-        stage[n.index] = std::max(stage[n.index], stage[b.index] + step(b, n));
-      }
+      for (NodeId b : dependences.before(n)) stage[n.index] = std::max(stage[n.index], stage[b.index] + step(b, n));
     }
     take_latest_stages(keys, dependences, stage);
 

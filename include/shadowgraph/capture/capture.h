@@ -121,7 +121,6 @@ class PhaseScope {
   PhaseId outer_;
 };
 
-// A region with a custom label.
 class RegionScope {
  public:
   explicit RegionScope(const std::string& label);
@@ -154,7 +153,6 @@ void resize_storage(const c10::Storage& storage, size_t bytes);
 
 using Tensors = std::vector<at::Tensor>;
 using ForwardFunction = std::function<Tensors(const Tensors& inputs)>;
-// Maps the outputs to a scalar loss.
 using LossFunction = std::function<at::Tensor(const Tensors& outputs)>;
 
 struct CaptureResult {
@@ -342,9 +340,8 @@ class ScriptProgram {
 
 // Mark the role of tensors that a program creates during capture, for captures of a whole program.
 
-// Marks a tensor as a parameter's gradient in this thread's capture, if it ceases to exist before the capture ends.
+// Marks a parameter's gradient in this thread's capture; needed if it is freed before the capture ends.
 void mark_gradient(const at::Tensor& gradient);
-// Marks a tensor as optimizer state.
 void mark_optimizer_state(const at::Tensor& state);
 
 }  // namespace shadowgraph

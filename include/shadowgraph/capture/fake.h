@@ -202,7 +202,6 @@ class FakeTensorMode {
   // Releases the fakes of a real tensor that has been or will be destroyed; otherwise they are released eventually.
   void forget(const c10::TensorImpl* real);
 
-  // Properties of the simulated device.
   const DeviceProfile& profile() const;
 
  private:

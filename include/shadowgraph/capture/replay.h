@@ -118,8 +118,7 @@ struct InterpreterOptions {
   // Run operators through autograd, so that results have a history, where grad mode is on in both the caller and the
   // recorded program. For forward graphs. A graph captured entirely without gradients uses the caller's grad mode.
   bool autograd = false;
-  // For nodes that cannot run (unregistered operator, opaque argument): throw when they are reached, not before the
-  // run. For derived classes that implement such nodes.
+  // Throw for nodes that cannot run when they are reached, for derived classes that implement such nodes.
   bool defer_errors = false;
   // Groups of this graph. Used in plain runs: on real tensors, without `autograd` and `nodes`, and without an active
   // capture or Python mode. With `only`, groups that are entirely needed are used. Their nodes skip run_node.
@@ -149,8 +148,7 @@ class Interpreter {
   const Graph& graph() const { return graph_; }
 
  protected:
-  // Called for each node in program order. By default, calls one of the functions below and stores the results;
-  // operands are still available when it returns.
+  // Called for each node in program order. By default, calls one of the functions below and stores the results.
   virtual void run_node(NodeId node);
   // Replaces the arguments on the stack by the results.
   virtual void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack);

@@ -45,7 +45,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 namespace internal {
 
-// A registered rule.
 struct ShapeRule {
   c10::KernelFunction kernel;
   // Types of the C++ function, to be checked against the operator's schema.
@@ -136,7 +135,6 @@ at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
-// Returns a view of `base`.
 at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
 // Same as at::empty_like: preserves dense strides, otherwise uses TensorIterator's order of dimensions.
 at::Tensor empty_like(const at::Tensor& like);
@@ -165,11 +163,9 @@ c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef di
 // DataDependentError, which names the option.
 int64_t data_size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
 
-// An optional tensor argument.
 using OptionalTensor = std::optional<at::Tensor>;
 inline bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-// Return types of rules with several results.
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;

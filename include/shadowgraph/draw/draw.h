@@ -70,8 +70,7 @@ struct NodeColors {
   static NodeColors of(const Profile& profile, ColorBy by);
 };
 
-// Colors by external values: measurements, or the rank or kernel assigned to a node. Nodes are named as in the text
-// form, "n12", or "%7" for the producer of a value.
+// Colors by external values: measurements, or the rank or kernel assigned to a node. Nodes are "n12", or "%7" by value.
 //
 //     {"title": "measured on gpu 3", "unit": "seconds", "nodes": {"n12": 0.25, "n13": 0.5}}
 //     {"n12": "rank 0", "n13": "rank 1"}
@@ -172,7 +171,6 @@ struct ViewBox {
   bool omitted = false;  // represents an omitted neighbor
 };
 
-// Use of a tensor by an operator.
 enum class ViewEdgeKind : uint8_t {
   kData,      // reads it
   kAlias,     // returns an alias, as views do

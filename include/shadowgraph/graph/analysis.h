@@ -55,7 +55,6 @@ class Effects {
     const Entry& e = entries_[node.index];
     return {writes_.data() + e.writes, e.write_count};
   }
-  // Returns whether the node reads only the geometry of its operands.
   bool geometry_only(NodeId node) const { return entries_[node.index].geometry_only; }
   bool collective(NodeId node) const { return entries_[node.index].collective; }
   bool random(NodeId node) const { return entries_[node.index].random; }

@@ -31,9 +31,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint {
  public:
-  // Before `node`.
   InsertionPoint(Graph& graph, NodeId node) : InsertionPoint(graph, node, node) {}
-  // After `node`.
   static InsertionPoint after(Graph& graph, NodeId node) { return {graph, node, graph.node(node).next}; }
   // Before sg::output and sg::gradient, after all other nodes. New nodes are in the root region and the forward phase.
   static InsertionPoint at_end(Graph& graph);
@@ -109,7 +107,6 @@ class NodeCopier {
   // `region` replaces the root region: other regions become its children.
   NodeCopier(const Graph& from, Graph& into, RegionId region = Graph::kRootRegion);
 
-  // Reserves memory for `nodes` copies.
   void reserve(size_t nodes) {
     nodes_.reserve(nodes);
     values_.reserve(nodes);
@@ -177,7 +174,6 @@ class NodeCopier {
 // results keep the storages of the old ones; storages internal to the group are removed. Saved inputs and outputs
 // remain saved, and backward nodes of the group are linked to the call.
 
-// Inputs and outputs of a group of nodes.
 struct Boundary {
   std::vector<ValueId> inputs;   // produced outside, in order of first use, without duplicates
   std::vector<ValueId> outputs;  // used or saved outside, in order of creation

@@ -54,11 +54,9 @@ struct Metadata {
   std::optional<int64_t> seq;
   std::map<std::string, std::string> other;  // any other keys; those equal to a field's name are not printed
 
-  // Returns all lines, sorted by key.
   std::vector<std::pair<std::string, std::string>> lines() const;
   // Sets a line. Throws Error if `key` is a field and `text` is not a valid value of it, such as device "gpu".
   void set(const std::string& key, std::string text);
-  // Returns whether there is a line with this key.
   bool has(const std::string& key) const;
 
   friend bool operator==(const Metadata&, const Metadata&) = default;
@@ -239,7 +237,6 @@ class Graph : GraphTables {
   std::optional<TensorMeta> constant_meta(ConstantId id) const;
   uint32_t constant_count() const;
 
-  // ---- Reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
   const Value& value(ValueId id) const { return values_[id.index]; }
   const Storage& storage(StorageId id) const { return storages_[id.index]; }
@@ -336,7 +333,6 @@ class Graph : GraphTables {
     for (uint32_t i = first_note(id); i != kNoNote; i = notes_[i].next) f(text(notes_[i].key), text(notes_[i].value));
   }
 
-  // ---- Building arguments
   Argument string_argument(std::string_view text) { return Argument::of_string(intern(text)); }
   Argument int_list(std::span<const int64_t> ints) {
     return Argument::of_run(ArgumentKind::kIntList, ints_.push_run(ints));
@@ -386,9 +382,7 @@ class Graph : GraphTables {
   // towards the end, those of the nodes passed. `position` invalid: to the end.
   void move_before(NodeId id, NodeId position) { move_range_before(id, id, position); }
   void move_after(NodeId id, NodeId position) { move_range_before(id, id, node(position).next); }
-  // Moves the nodes from `first` to `last`, preserving their order.
   void move_range_before(NodeId first, NodeId last, NodeId position);
-  // Reorders all nodes. Linear.
   void reorder(std::span<const NodeId> order);
 
   // Replaces `of` by `with` in the arguments of all users; returns the number of arguments changed. Aliases of `of`

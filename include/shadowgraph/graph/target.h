@@ -63,7 +63,6 @@ struct DefaultArgument {
   Argument make(Graph& graph) const;
 };
 
-// An argument or return of a schema.
 struct Formal {
   std::string name;  // usually "" for returns
   FormalType type;

@@ -43,7 +43,6 @@ class Numbering {
   uint32_t of(StorageId id) const { return at(storages_, id.index); }
   uint32_t of(ConstantId id) const { return at(constants_, id.index); }
 
-  // By number.
   const std::vector<NodeId>& nodes() const { return node_order_; }
   const std::vector<ValueId>& values() const { return value_order_; }
   const std::vector<StorageId>& storages() const { return storage_order_; }

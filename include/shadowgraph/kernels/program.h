@@ -220,7 +220,6 @@ struct KernelCacheOptions {
   std::function<uint64_t(const std::string& key)> hash;
 };
 
-// Counters since construction.
 struct KernelCacheStats {
   int64_t memory_hits = 0;
   int64_t loaded = 0;    // from the directory

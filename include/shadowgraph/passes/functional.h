@@ -101,7 +101,6 @@ ReinplaceResult reinplace(Graph& graph);
 // rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
 // so that internal statistics of the kernel become unused. Linear in nodes before and after.
 
-// Set of operators that are not decomposed.
 class OperatorSet {
  public:
   // Parses

@@ -16,10 +16,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Options in text form, by name.
 using PassOptions = std::map<std::string, std::string, std::less<>>;
 
-// Description of an option in text form.
 struct PassOption {
   std::string name;
   std::string default_value;
@@ -61,10 +59,8 @@ struct PassResult {
     return {.changed = !counts.empty(), .counters = std::move(counts), .report = {}};
   }
 };
-// Takes options in text form, by name.
 using PassFunction = std::function<PassResult(Graph& graph, const PassOptions& options)>;
 
-// A registered pass.
 struct Pass {
   std::string name;     // lower case, words separated by '-': "functionalize"
   std::string summary;  // one line of help

@@ -45,7 +45,6 @@ struct PipelineOptions {
   static PipelineOptions checked() { return {.verify = true, .check_unchanged = true}; }
 };
 
-// Record of one pass.
 struct PassRun {
   std::string pass;    // with its options as given: "dce{random=drop}"
   double seconds = 0;  // of the pass itself, without checks and dumps

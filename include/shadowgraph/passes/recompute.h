@@ -174,8 +174,7 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the (k+1)-th, ...
 // Splits a run of n sibling regions into sqrt(n) segments of about equal length (Chen et al. 2016, arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
 // Uses as few regions as possible, starting from the first, such that peak live bytes are within the budget. Throws
-// Error with the lowest possible peak otherwise. Evaluates about log2(n) rewritten copies of the graph. See
-// least_recompute() for the minimum recompute within a budget.
+// Error with the lowest possible peak otherwise. Evaluates about log2(n) copies.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Returns the peak of live bytes as defined in shadowgraph/profile/memory.h, of all devices or of one.

@@ -58,7 +58,6 @@ struct PipelineAction {
 std::string to_string(const PipelineAction& action);
 // Returns whether the action computes: F, B, I or W.
 bool computes(const PipelineAction& action);
-// Returns whether the action sends or receives.
 bool transfers(const PipelineAction& action);
 
 struct PipelineSize {
@@ -71,8 +70,7 @@ class PipelineSchedule {
  public:
   using Rows = std::vector<std::vector<PipelineAction>>;  // by rank
 
-  // Throws Error that names the action if the schedule cannot be executed: a stage is on two ranks, a micro-batch is
-  // computed twice or never, or ranks deadlock.
+  // Throws Error that names the action for stages on two ranks, micro-batches not computed once, and deadlocks.
   PipelineSchedule(std::string name, Rows rows);
 
   // `name` is one of names(), described in docs/many-devices.md. Throws Error for sizes that it does not support.
@@ -128,7 +126,6 @@ struct StageOptions {
 template <class T>
 struct ByPiece {
   T forward{}, backward{}, input_gradient{}, weight_gradient{};
-  // `work`: kForward, kBackward, kInputGradient or kWeightGradient.
   const T& operator[](PipelineWork work) const {
     return work == PipelineWork::kForward         ? forward
            : work == PipelineWork::kBackward      ? backward
@@ -427,7 +424,6 @@ class DistributedRun {
   double seconds() const { return seconds_; }       // per step
   size_t ranks() const { return figures_.size(); }  // number of simulated ranks
   const DistributedRank& rank(size_t index) const { return figures_[index]; }
-  // An action of a rank, including communication.
   struct Event {
     std::string name;
     bool computes = false;

@@ -40,14 +40,12 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Size of the step to capture.
 struct StepSize {
   int64_t micro_batch = 1;
   int64_t layers = 0;  // number of layers of the model; 0: all
   AttentionKernel attention = AttentionKernel::kDevice;
 };
 
-// Captures steps of a model at different sizes.
 struct StepSource {
   std::function<Graph(const StepSize&)> capture;  // forward, backward and optimizer (if any), on one device
   int64_t layers = 0;                             // of the model; 0: the number of layers cannot be reduced
@@ -63,8 +61,7 @@ struct StepSource {
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
 constexpr auto enum_names(Recompute) { return names_in_order<Recompute>("none", "selective", "full", "curve"); }
 
-// Layout of a stage's tensors over tensor parallel ranks: rules of Megatron-LM, or the solver of
-// shadowgraph/shard/shard.h, for which collectives cost their exposed time.
+// Layout over tensor parallel ranks: rules of Megatron-LM, or the solver of shadowgraph/shard/shard.h.
 enum class TensorParallelLayout : uint8_t {
   kMegatron,
   kSolved,  // minimum time
@@ -271,7 +268,6 @@ struct PlanSweepOptions {
   // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: around the request's.
   std::vector<double> values = {};
   double share = 0.4;  // minimum model FLOPs utilization, for kDevices and kBatch
-  // For kPrice:
   double tokens = 0;  // total training tokens
   double within = 0;  // time limit in seconds
   std::vector<DeviceOffer> offers = {};
@@ -308,7 +304,6 @@ struct PlanTable {
 class PlanSweep {
  public:
   PlanSweep(StepSource source, ClusterRequest request);
-  // Same as plan_training().
   ClusterPlan plan();
   // Throws Error if the source does not support the scenario, and the errors of captures.
   PlanTable run(const PlanSweepOptions& question);

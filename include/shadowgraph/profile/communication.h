@@ -154,8 +154,7 @@ struct CollectiveCost {
   double seconds() const { return latency + transfer; }
 };
 
-// A `group` without ranks is assumed to have consecutive ranks 0 to n - 1. `peer` of send and receive is a rank in the
-// group; negative: the next rank.
+// A `group` without ranks has ranks 0 to n - 1. `peer` of send and receive is a rank in it; negative: the next.
 CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const ProcessGroupInfo& group,
                                const Interconnect& links, int64_t peer = -1);
 // Returns the bytes of a ring, without interconnect.

@@ -67,7 +67,6 @@ struct SizeCost {
   std::optional<double> seconds;  // estimated time of a step; std::nullopt without a device spec
 };
 
-// Returns the cost of a single graph.
 SizeCost size_cost(const Profile& profile);
 // The same on a device with `memory.capacity`: if the program fits there only because the allocator releases cached
 // blocks, as `fits` counts, reserved and footprint bytes are those of that run.
@@ -108,8 +107,7 @@ class SizeSweep {
 
 // Memory over batch and sequence length: a table of bytes, and the largest batch and sequence length that fit.
 //
-// Polynomials are fitted to a few captures (SymbolicGraph) and checked against one at the largest sizes. Sizes that
-// they do not cover are captured individually.
+// Polynomials are fitted to a few captures (SymbolicGraph) and checked at the largest sizes. Others are captured.
 
 // Captures the program at a batch size and sequence length. Throws Error or c10::Error if that is impossible.
 using CaptureAtSizes = std::function<Graph(int64_t batch, int64_t seq)>;

@@ -126,7 +126,6 @@ struct SavedBytes {
   friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
-// Description of a storage that is live at a step.
 struct LiveStorage {
   StorageId storage;
   int64_t bytes = 0;
@@ -159,8 +158,7 @@ struct AllocatorSettings {
   bool expandable_segments = false;
 
   // Parses "max_split_size_mb:128,expandable_segments:True". Ignores settings that do not affect memory (pinned_*,
-  // backend:native, ...). Throws Error that names the setting for values that libtorch rejects, and for
-  // backend:cudaMallocAsync, which is a different allocator.
+  // backend:native, ...). Throws Error for values that libtorch rejects, and for backend:cudaMallocAsync.
   static AllocatorSettings parse(std::string_view text);
   friend bool operator==(const AllocatorSettings&, const AllocatorSettings&) = default;
 };
@@ -239,7 +237,6 @@ class CachingAllocator {
   void reset_peaks();
   int64_t address(Handle handle) const;
   std::vector<SegmentInfo> snapshot() const;  // by address
-  // Starts recording all events.
   void record_history();
   const std::vector<Event>& history() const;
 
@@ -283,8 +280,7 @@ int64_t cublas_workspace(std::string_view config);
 // previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists.
 //
 // A block is reused only on the stream on which its node was issued. A block used on another stream
-// (Tensor.record_stream) becomes free at the end of the step. PyTorch checks whether the device has finished with it,
-// which is assumed not to be the case, since the host runs ahead.
+// (Tensor.record_stream) becomes free at the end of the step.
 struct DeviceMemoryOptions {
   std::optional<c10::Device> device;  // default as for profile()
   AllocatorSettings allocator;
@@ -297,7 +293,6 @@ struct DeviceMemoryOptions {
 struct DeviceMemory {
   c10::Device device = c10::kCPU;
   DeviceMemoryOptions options;  // of the request
-  // Bytes.
   int64_t requested_peak = 0;  // of live storages and known scratch
   int64_t allocated_peak = 0;  // rounded to blocks: torch.cuda.max_memory_allocated()
   int64_t reserved_peak = 0;   // in segments: torch.cuda.max_memory_reserved()

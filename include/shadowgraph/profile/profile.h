@@ -94,8 +94,7 @@ constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 
 // Computes the costs of all groups. `group_of` returns the group of a node, or kNoGroup. Only nodes of phases forward
 // and backward count, without placeholders, sg::output and sg::gradient. `parents`, if given, is a tree of groups
-// (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, each storage counted
-// once, and all other fields those of the group alone.
+// (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, all others of the group.
 std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
                                     const IdMap<NodeId, uint32_t>& group_of, uint32_t group_count,
                                     std::span<const uint32_t> parents = {});

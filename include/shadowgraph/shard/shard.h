@@ -148,7 +148,6 @@ nlohmann::json to_json(const ShardingResult& answer);
 //
 // The result is never worse than sharding alone, or the unlimited plan with the least recompute that makes it fit.
 
-// A plan that was tried.
 struct RecomputeRound {
   std::string what;  // "sharding alone", "recomputing alone", "sharding again", ...
   bool fits = false;
@@ -187,7 +186,6 @@ struct ShardingRequest {
   std::optional<Interconnect> links;
   std::optional<int64_t> memory;  // bytes for the step; std::nullopt: no limit
 
-  // Search space.
   std::vector<ShardingPin> pins;
   ShardingRules rules;            // built-in rules; extend with add()
   bool unfold = false;            // decide repeated layers individually
@@ -203,7 +201,6 @@ struct ShardingRequest {
   std::string solution, solution_name = "the solution";
   std::string parallelism;  // name of a standard plan, see parse_parallelism(); "": none
 
-  // Solver options.
   double time_limit = 20;     // seconds
   std::optional<double> gap;  // relative gap at which to stop; std::nullopt: 0.001 with a memory limit, otherwise 0
   AssignmentSolver solver = AssignmentSolver::kBuiltin;
@@ -231,7 +228,6 @@ struct Sharding {
   // With ShardingRequest::recompute: recomputed segments, and the rounds of the search.
   std::vector<CheckpointSegment> segments;
   std::vector<RecomputeRound> rounds;
-  // Device and interconnect used.
   DeviceSpec device;
   Interconnect links;
 

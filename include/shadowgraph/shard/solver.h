@@ -102,8 +102,7 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
 // Where a table would exceed `table_limit`, the bucket is split and its minimum is a bound only.
 //
 // With a limit, usages are priced by time (Lagrange multipliers, optimized by subgradients), and messages at these
-// prices give the bound. Choices are rounded from the messages and improved by local search, whose moves optimize the
-// strategies of random trees of variables jointly.
+// prices give the bound. Choices are rounded from them and improved by local search over random trees.
 //
 // A cost that exceeds the maximum cost of a choice without such costs is first treated as forbidden, since other
 // formats have no notation for that, and allowed only if no solution is found.
