@@ -370,8 +370,7 @@ std::pair<Tensor, Tensor> attention(const Scores& s) {
   return {at::matmul(at::div(e, sum), s.v), statistics};
 }
 
-// With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q. p is
-// recomputed from the scores, as the kernels do.
+// With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q.
 Three attention_backward(const Scores& s, const Tensor& grad_output) {
   const Tensor g = computed_in(grad_output);
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);

@@ -271,8 +271,7 @@ class Reinplacer {
            may_take(arguments[0].ref.value, whole, ordinal, scatter);
   }
 
-  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible. An operator
-  // that writes several operands does so for all or none.
+  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible.
   bool decide_operator(NodeId n, uint32_t ordinal) {
     const Target* target = in_place(n);
     if (target == nullptr) return false;

@@ -12,8 +12,7 @@
 //
 // Decisions (recompute_schedule.cpp). A backward node reads the copy if it differentiates a node of the segment and
 // reads a tensor whose storage was allocated there. All other readers, including other segments, read the original,
-// which lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
-// recomputed; the last product of a block usually is not.
+// which lives as long as they need it. Only nodes that such tensors depend on are recomputed.
 //
 //   writes              a storage is recomputed with all its writes, in order, if all of them are in the segment
 //   operands            values from outside must not have been written in between
@@ -236,7 +235,8 @@ class Rewrite {
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);
-    for (const size_t level : outermost) for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
+    for (const size_t level : outermost)
+      for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
     IdMap<StorageId, uint8_t> saved_outside;
     for (const NodeId n : graph_.nodes()) {
       if (dealt_with[n.index]) continue;

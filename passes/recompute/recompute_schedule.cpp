@@ -484,8 +484,7 @@ class RecomputeSchedule::Decision {
     });
   }
 
-  // Finds all nodes that cannot be recomputed. Obstacles propagate: such a node keeps its results, and kept tensors may
-  // block the nodes that wrote to them.
+  // Finds all nodes that cannot be recomputed. Obstacles propagate to writers of its results.
   void find_obstacles() {
     blocked_.reserve(level_.nodes.size() / 8);
     for (const NodeId n : level_.nodes) {

@@ -39,7 +39,8 @@ bool comes_first(const Exponents& a, const Exponents& b) {
 
 Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   Wide product = 1;
-  for (size_t i = 0; i < at.size(); ++i) for (int power = 0; power < exponents[i]; ++power) product *= at[i];
+  for (size_t i = 0; i < at.size(); ++i)
+    for (int power = 0; power < exponents[i]; ++power) product *= at[i];
   return product;
 }
 
@@ -187,7 +188,8 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
   }
   // Points are shifted and divided by their common step, to keep powers small: 64, 128, 192 become 0, 1, 2.
   std::vector<std::vector<int64_t>> small = points_;
-  for (auto& point : small) for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
+  for (auto& point : small)
+    for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
 
   // All monomials up to a maximum power of each variable, for every combination of maxima.
   std::vector<Exponents> boxes{{}};

@@ -319,8 +319,7 @@ std::string words(const NamedSizes& sizes) {
       line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
 }
 
-// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers that do not fit an int64, or have leading
-// zeros, are treated as text, so that they round-trip.
+// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Others, and leading zeros, are text.
 void split_numbers(const std::string& text, std::vector<std::string>& pieces, std::vector<int64_t>& numbers) {
   pieces.assign(1, "");
   for (size_t i = 0; i < text.size();) {

@@ -402,8 +402,7 @@ class Canonicalizer {
     ++done_.exact_copies;
   }
 
-  // Unused views cost nothing but block rules: a dead view of another dtype prevents changes to its storage. From the
-  // end, so that chains of dead views are removed at once.
+  // Unused views block rules: one of another dtype prevents changes to its storage. From the end, for chains.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
       if (to_erase_[n.index] || !is_pure_call(n)) continue;

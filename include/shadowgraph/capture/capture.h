@@ -53,8 +53,7 @@ struct CaptureOptions {
   bool guards = true;         // record the sizes that the program reads
   // Record C++ source lines of nodes: the innermost frame, including inlined ones, outside of libtorch and shadowgraph.
   // Costs some microseconds a node, and reading the program's debug information with addr2line when the capture ends.
-  // Without binutils, libtorch reads it instead, without inlined frames. Requires debug information (at least -g1).
-  // Sources from TorchScript and Python take precedence.
+  // Without binutils, there are no inlined frames; Requires debug information (at least -g1).
   bool cpp_sources = false;
 };
 

@@ -206,7 +206,6 @@ class AliasAnalysis {
 
   // Also kMay for two non-strided values that share a storage.
   Overlap relation(ValueId a, ValueId b) const;
-  bool must_alias(ValueId a, ValueId b) const { return relation(a, b) == Overlap::kSame; }
   // Returns whether the value visits an element twice.
   Overlap internal(ValueId value) const;
   // Byte range [begin, end) covered by the values of the storage.

@@ -186,7 +186,7 @@ struct GraphTables {
 //
 // Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
 // preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
-// computes the same result: see shadowgraph/graph/analysis.h. Insert nodes by shadowgraph/graph/edit.h.
+// computes the same result: see shadowgraph/graph/analysis.h. Insert nodes with an InsertionPoint.
 //
 // Access is O(1), and an edit costs as much as it changes. Memory is some 250 bytes a node.
 class Graph : GraphTables {
@@ -370,9 +370,9 @@ class Graph : GraphTables {
     regions_[id.index].arguments = arguments_.push_run(arguments);
   }
 
-  // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged. Erases nodes whose results
-  // have no other uses and are not saved by other nodes. Free points of storages move to the preceding node. Erase many
-  // nodes in one call, to move free points once. The nodes may use one another; erased ones are ignored.
+  // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged.
+  // Erases nodes whose results have no other uses and are not saved by other nodes. Free points move to the preceding
+  // node: once, if many are erased in one call. The nodes may use one another; erased ones are ignored.
   bool can_erase(NodeId id) const;
   void erase(NodeId id);
   void erase(std::span<const NodeId> ids);

@@ -95,8 +95,7 @@ ReinplaceResult reinplace(Graph& graph);
 //     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
-// Captures are below autograd, so composite operators are decomposed already. The remaining ones have kernels: addmm,
-// norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows of
+// Captures are below autograd, so composite operators are decomposed already. The formulas are rows of
 // passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within
 // rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
 // so that internal statistics of the kernel become unused. Linear in nodes before and after.

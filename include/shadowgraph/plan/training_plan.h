@@ -268,8 +268,8 @@ struct PlanSweepOptions {
   // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: around the request's.
   std::vector<double> values = {};
   double share = 0.4;  // minimum model FLOPs utilization, for kDevices and kBatch
-  double tokens = 0;  // total training tokens
-  double within = 0;  // time limit in seconds
+  double tokens = 0;   // total training tokens
+  double within = 0;   // time limit in seconds
   std::vector<DeviceOffer> offers = {};
 
   // All options except `about` and `values`.

@@ -293,12 +293,12 @@ struct DeviceMemoryOptions {
 struct DeviceMemory {
   c10::Device device = c10::kCPU;
   DeviceMemoryOptions options;  // of the request
-  int64_t requested_peak = 0;  // of live storages and known scratch
-  int64_t allocated_peak = 0;  // rounded to blocks: torch.cuda.max_memory_allocated()
-  int64_t reserved_peak = 0;   // in segments: torch.cuda.max_memory_reserved()
-  int64_t held_at_peak = 0;    // active bytes when reserved bytes first reach their peak
-  int64_t stuck_at_peak = 0;   // free bytes in partly used segments at that time
-  int64_t segments = 0;        // at the end
+  int64_t requested_peak = 0;   // of live storages and known scratch
+  int64_t allocated_peak = 0;   // rounded to blocks: torch.cuda.max_memory_allocated()
+  int64_t reserved_peak = 0;    // in segments: torch.cuda.max_memory_reserved()
+  int64_t held_at_peak = 0;     // active bytes when reserved bytes first reach their peak
+  int64_t stuck_at_peak = 0;    // free bytes in partly used segments at that time
+  int64_t segments = 0;         // at the end
   int64_t retries = 0;
   std::vector<int64_t> reserved_after;   // after each step
   std::vector<int64_t> allocated_after;  // after each step: torch.cuda.memory_allocated()

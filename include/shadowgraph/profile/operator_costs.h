@@ -197,8 +197,7 @@ class Flops {
 //
 // An operand counts once, even if it is passed repeatedly, with its distinct elements (relevant for expanded tensors).
 // Views and calls that read only geometry move nothing; operands that are overwritten completely are not read. Tables
-// from which rows are selected (embedding, index, gather) are read as far as the result requires. Scratch memory and
-// repeated reads within a kernel are not included.
+// from which rows are selected (embedding, index, gather) are read as far as the result requires.
 struct NodeTraffic {
   int64_t read = 0;
   int64_t written = 0;
@@ -244,7 +243,6 @@ class Scratch {
 
   const NodeScratch& of(NodeId node) const { return by_node_[node]; }
   const std::vector<UncoveredOperator>& unknown() const { return unknown_; }  // by name
-  int64_t unknown_calls() const;
 
  private:
   IdMap<NodeId, NodeScratch> by_node_;
