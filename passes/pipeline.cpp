@@ -236,8 +236,6 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   const auto start = std::chrono::steady_clock::now();
   try {
     run.result = step.pass.run(graph, step.complete);
-  } catch (const Error& error) {
-    fail(error.what());
   } catch (const c10::Error& error) {
     fail(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {

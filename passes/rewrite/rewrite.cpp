@@ -41,9 +41,6 @@ void check_rule(const RewriteRule& rule) {
     if (rule.pattern.maker[v] < 0)
       fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not define");
   }
-  const auto known = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (size_t i = 0; i < rule.replacement.value_names.size(); ++i) {
     const std::string& name = rule.replacement.value_names[i];
     const auto found = std::find(rule.pattern.value_names.begin(), rule.pattern.value_names.end(), name);
@@ -56,7 +53,7 @@ void check_rule(const RewriteRule& rule) {
     }
   }
   for (const std::string& name : rule.replacement.argument_names) {
-    if (!known(rule.pattern.argument_names, name)) {
+    if (std::ranges::find(rule.pattern.argument_names, name) == rule.pattern.argument_names.end()) {
       fail("the replacement has " + name + ", which is not in the pattern");
     }
   }
@@ -124,15 +121,6 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
   return rules;
 }
 
-namespace {
-
-// A match that is not replaced, and the reason.
-struct Refusal {
-  std::string why;
-};
-
-}  // namespace
-
 class Rewriter {
  public:
   Rewriter(Graph& graph, const RewriteRule& rule) : graph_(graph), rule_(rule), calls_(graph) {}
@@ -197,10 +185,6 @@ class Rewriter {
     try {
       exchange(match, result);
       return true;
-    } catch (const Refusal& refusal) {
-      why = refusal.why;
-    } catch (const GraphError& error) {
-      why = error.what();
     } catch (const c10::Error& error) {
       why = error.what_without_backtrace();
     } catch (const Error& error) {
@@ -402,12 +386,12 @@ class Rewriter {
       if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
       ++flat;
     });
-    if (flat < call.results.size()) throw Refusal{call.target + " returns fewer results than the replacement names"};
+    if (flat < call.results.size()) throw Error(call.target + " returns fewer results than the replacement names");
   }
 
   Argument result_of(const c10::IValue& value, NodeId node) {
     return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-      if (!is_fake(tensor)) throw Refusal{"the replacement creates a real tensor"};
+      if (!is_fake(tensor)) throw Error("the replacement creates a real tensor");
       const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
       if (added) {
         storage->second = graph_.add_storage(storage_of(tensor, node));
@@ -433,8 +417,8 @@ class Rewriter {
     if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
         (a.kind == ValueKind::kTensor && !(std::ranges::equal(graph_.sizes(old_value), graph_.sizes(new_value)) &&
                                            std::ranges::equal(graph_.strides(old_value), graph_.strides(new_value))))) {
-      throw Refusal{fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
-                                type_text(graph_, new_value), type_text(graph_, old_value))};
+      throw Error(fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
+                              type_text(graph_, new_value), type_text(graph_, old_value)));
     }
   }
 

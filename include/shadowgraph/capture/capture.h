@@ -53,7 +53,7 @@ struct CaptureOptions {
   bool guards = true;         // record the sizes that the program reads
   // Record C++ source lines of nodes: the innermost frame, including inlined ones, outside of libtorch and shadowgraph.
   // Costs some microseconds a node, and reading the program's debug information with addr2line when the capture ends.
-  // Without binutils, there are no inlined frames; Requires debug information (at least -g1).
+  // Requires debug information (-g1); inlined frames need binutils. TorchScript and Python sources take precedence.
   bool cpp_sources = false;
 };
 
