@@ -560,7 +560,7 @@ class RecomputeSchedule::Decision {
     }
   }
 
-  // Walks backwards from what is needed to all its dependences, so that only those are recomputed.
+  // Walks backwards from what is needed to its dependences. Results read for their geometry need no contents.
   void select() {
     std::unordered_set<ValueId> values;
     std::unordered_set<StorageId> contents;
