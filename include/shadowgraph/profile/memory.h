@@ -280,7 +280,7 @@ int64_t cublas_workspace(std::string_view config);
 // previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists.
 //
 // A block is reused only on the stream on which its node was issued. A block used on another stream
-// (Tensor.record_stream) becomes free at the end of the step.
+// (Tensor.record_stream) becomes free at the end of the step: the host is assumed to run ahead.
 struct DeviceMemoryOptions {
   std::optional<c10::Device> device;  // default as for profile()
   AllocatorSettings allocator;

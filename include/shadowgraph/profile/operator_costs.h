@@ -197,7 +197,7 @@ class Flops {
 //
 // An operand counts once, even if it is passed repeatedly, with its distinct elements (relevant for expanded tensors).
 // Views and calls that read only geometry move nothing; operands that are overwritten completely are not read. Tables
-// from which rows are selected (embedding, index, gather) are read as far as the result requires.
+// from which rows are selected (embedding, index, gather) are read as far as the result requires. Without scratch.
 struct NodeTraffic {
   int64_t read = 0;
   int64_t written = 0;

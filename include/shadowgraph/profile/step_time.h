@@ -8,7 +8,7 @@
 // with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the
 // host waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time
 // of their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
-// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists lower bounds.
+// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls with lower bounds.
 #pragma once
 
 #include <algorithm>
