@@ -148,7 +148,8 @@ class Interpreter {
   const Graph& graph() const { return graph_; }
 
  protected:
-  // Called for each node in program order. By default, calls one of the functions below and stores the results.
+  // Called for each node in program order. By default, calls one of the functions below and stores the results;
+  // operands are still available when it returns.
   virtual void run_node(NodeId node);
   // Replaces the arguments on the stack by the results.
   virtual void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack);
