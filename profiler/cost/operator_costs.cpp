@@ -410,10 +410,4 @@ Scratch Scratch::of(const Graph& graph, const MeasuredCalls* measured) {
   return scratch;
 }
 
-int64_t Scratch::unknown_calls() const {
-  int64_t calls = 0;
-  for (const UncoveredOperator& row : unknown_) calls += row.count;
-  return calls;
-}
-
 }  // namespace shadowgraph
