@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/fake/call_observer.h"
 #include "core/fake/known_contents.h"

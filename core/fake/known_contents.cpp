@@ -365,8 +365,6 @@ void open_for_literal(const at::Tensor& fake) {
   thread_state.literal = impl.release();
 }
 
-// ---- Printing
-
 namespace {
 
 // The value of thread_state.literal while the thread has a refused storage (ThreadObjects).

@@ -14,8 +14,7 @@
 
 namespace shadowgraph {
 
-// Copying the tables keeps every id, so side tables are valid for both graphs. A node-by-node copy would assign new ids
-// and cost far more.
+// Copying the tables keeps every id, so side tables are valid for both graphs.
 Graph clone(const Graph& graph) {
   Graph copy;
   copy.metadata = graph.metadata;
@@ -125,7 +124,6 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   return Argument::of_value(values_[id]);
 }
 
-// Copies one node before `position`.
 NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const Node node = from_.node(from);
   TargetId& target = targets_[node.target];
@@ -240,7 +238,6 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
 
 }  // namespace
 
-// Splices a graph in. All errors in the inputs are found before the first node is created.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
   if (&into == &piece) throw GraphError("cannot splice a graph into itself; clone it first");
   // The position is after the placeholders and before sg::output and sg::gradient, whatever was requested.
@@ -306,8 +303,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   return outputs;
 }
 
-// Extracts nodes into a new graph; `graph` is unchanged. Values from outside become sg::input; values that other nodes
-// use or save become outputs.
+// Values from outside become sg::input; values that other nodes use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (NodeId n : nodes) {
     if (graph.is_placeholder(n) || is_end(graph.node(n).target)) {

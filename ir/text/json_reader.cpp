@@ -1,6 +1,5 @@
-// Converts a graph's JSON to graph text: words, numbers, strings, arguments. Internal to ir/text.
-//
-// The text is validated by its parser. Only words that could break out of their place are checked here.
+// Converts a graph's JSON to graph text, one line for each JSON element, and parses that. The parser validates the
+// text; only words that could break out of their place are checked here.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +17,6 @@ using nlohmann::json;
 
 namespace {
 
-// Writes JSON as graph text, line by line, and parses that.
 class Importer {
  public:
   explicit Importer(const json& source) : source_(source) {}
@@ -148,9 +146,7 @@ class Importer {
     append_float(text_, *number);
   }
 
-  void put_value(const json& value) {
-    value.is_null() ? put("%?") : put("%", Int{value});
-  }
+  void put_value(const json& value) { value.is_null() ? put("%?") : put("%", Int{value}); }
 
   void put_argument(const json& value, int depth) {
     switch (value.type()) {

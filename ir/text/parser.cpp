@@ -519,7 +519,6 @@ class TextParser {
                    "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
     }
     mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
-    // Each new phase is compared with all earlier ones, so their number is limited.
     if (graph_.phase_count() > kMaxPhases) {
       cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
     }
@@ -527,7 +526,7 @@ class TextParser {
 
   // Saved tensors refer to an argument, a result or an internal value of the operator.
   void take_saved(NodeId node) {
-    const auto& formals = graph_.target(node).signature().arguments;
+    const Target& target = graph_.target(node);
     const auto arguments = graph_.arguments(node);
     std::vector<SavedTensor> saved;
     cursor_.expect('(');
@@ -542,15 +541,12 @@ class TextParser {
         tensor.role = word == "result" ? SavedRole::kResult : SavedRole::kArgument;
         tensor.index = static_cast<uint16_t>(index);
       } else if (word != "internal") {
-        const std::string_view name = argument_in_this_libtorch(graph_.target(node), word);
-        const auto formal =
-            std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == name; });
-        if (formal == formals.end()) {
+        const auto position = target.signature().position_of(argument_in_this_libtorch(target, word));
+        if (!position) {
           cursor_.fail_at(place, "not a saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
         }
-        // The name is more readable than the position.
         tensor.role = SavedRole::kArgument;
-        tensor.index = static_cast<uint16_t>(formal - formals.begin());
+        tensor.index = static_cast<uint16_t>(*position);
       }
       // An argument or result implies its value, unless it is a list or the saved tensor is a different one.
       if (cursor_.eat('=')) {

@@ -507,7 +507,6 @@ std::string to_text(const Graph& graph, PrintPreset preset) {
   return result;
 }
 
-// Prints one line for a message. Numbering costs a walk over the graph; callers with many messages reuse one.
 std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::of(graph)); }
 
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering) {
@@ -540,9 +539,6 @@ void write_graph_file(const std::string& path, const Graph& graph) {
   verify(graph);
   write_file(path, [&](std::ostream& file) { print(file, graph); });
 }
-
-// Numbers nodes, values, storages, constants and regions in order of appearance in the text. Ids have gaps and depend
-// on the order of edits; numbers do not, so equal graphs print equal text. One walk.
 
 // Numbers entities in order of appearance. Skips ids out of range, since invalid graphs are numbered for messages.
 template <class I>

@@ -1,6 +1,3 @@
-// Formats and parses the atoms of the text form: dtypes, devices, numbers, quoted strings, bytes.
-//
-// Everything round-trips to the same bits. Words replace c10's integers, which are internal to libtorch.
 #include "ir/text/words.h"
 
 #include <torch/headeronly/version.h>
@@ -135,8 +132,6 @@ void append_int(std::string& out, int64_t value) {
   out.append(buffer, end);
 }
 
-// Writes the shortest decimal that reads back to the same bits, as to_chars does. A NaN has 2^52 bit patterns; all but
-// the default one are written out, since a replay must reproduce the bits.
 void append_float(std::string& out, double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);

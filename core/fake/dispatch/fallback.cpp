@@ -170,18 +170,6 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
   }
 }
 
-// ---- The boxed call. Its steps are those of execute_call (call.h):
-//
-//   program -> autograd, ... -> fake_fallback
-//                                 take_operands   real operands replaced by fakes (the mode's memo)
-//                                 show_arguments  observer: begin_call
-//                                 resolve_device  from the operands and the operator's device rule
-//                                 run             rule | decomposition | C++ Meta kernel, with fakes reporting "meta"
-//                                 wrap            results as fakes on that device
-//                                 show_results    observer: end_call
-//
-// Calls made by a kernel arrive here with kernel_depth > 0; they run on meta and are part of the outer call.
-
 using torch::jit::Stack;
 
 // Returns the simulated device of the results. Replaces an explicit device argument by "meta", except for a kernel that

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "core/fake/fake_tensor_impl.h"
