@@ -302,8 +302,8 @@ struct Pointwise<Operator, Tensor&(Tensor&, const Tensor&, const Tensor&, const 
 };
 
 template <class... Operators>
-void add_pointwise(RuleRegistry& registry) {
-  (add_for<Operators>(registry, &Pointwise<Operators>::run), ...);
+void add_pointwise(RuleRegistry& registry, std::source_location place = std::source_location::current()) {
+  (add_for<Operators>(registry, &Pointwise<Operators>::run, place), ...);
 }
 
 bool is_dense_here(OptionalLayout layout, OptionalDevice device, OptionalBool pinned) {

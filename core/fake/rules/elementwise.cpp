@@ -306,8 +306,8 @@ struct Checked<Operator, what, Result(First, Rest...)> {
 };
 
 template <int what, class... Operators>
-void add(RuleRegistry& registry) {
-  (add_for<Operators>(registry, &Checked<Operators, what>::run), ...);
+void add(RuleRegistry& registry, std::source_location place = std::source_location::current()) {
+  (add_for<Operators>(registry, &Checked<Operators, what>::run, place), ...);
 }
 
 // A number takes part in type promotion.

@@ -117,8 +117,7 @@ Registration register_attention, register_collectives, register_common_cases, re
 
 // Adds `rule` for the operator of at::_ops that has its signature.
 template <class Operator, class Return, class... Args>
-void add_for(RuleRegistry& registry, Return (*rule)(Args...),
-             std::source_location place = std::source_location::current()) {
+void add_for(RuleRegistry& registry, Return (*rule)(Args...), std::source_location place) {
   const std::string overload = Operator::overload_name;
   registry.add(std::string(Operator::name) + (overload.empty() ? "" : "." + overload), rule, place);
 }
