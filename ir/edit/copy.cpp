@@ -54,9 +54,7 @@ void NodeCopier::bind(ValueId from, ValueId to) {
 RegionId NodeCopier::region(RegionId from) {
   std::vector<RegionId> missing;
   RegionId known = from;
-  for (; !regions_.contains(known); known = from_.region(known).parent) {
-    missing.push_back(known);
-  }
+  for (; !regions_.contains(known); known = from_.region(known).parent) missing.push_back(known);
   for (size_t i = missing.size(); i-- > 0;) {
     Region copy = from_.region(missing[i]);
     copy.parent = regions_[copy.parent];
@@ -129,9 +127,7 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   TargetId& target = targets_[node.target];
   if (!target.valid()) target = &from_ == &into_ ? node.target : into_.intern_target(from_.target(node.target));
   std::vector<Argument> arguments;
-  for (const Argument& a : from_.arguments(from)) {
-    arguments.push_back(copy_argument(a, false));
-  }
+  for (const Argument& a : from_.arguments(from)) arguments.push_back(copy_argument(a, false));
   const RegionId region = this->region(node.region);
   const NodeId to = into_.insert_before(position, target, arguments);
   nodes_[from] = to;

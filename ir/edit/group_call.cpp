@@ -242,9 +242,7 @@ namespace {
 // Returns the innermost region that contains both. Parents have smaller indices, so the larger index is always replaced
 // by its parent.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
-  while (a != b) {
-    (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
-  }
+  while (a != b) (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
   return a;
 }
 

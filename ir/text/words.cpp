@@ -2,6 +2,7 @@
 
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -39,10 +40,8 @@ static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_D
 // The tables are short, and f32 is handled separately (parse_dtype).
 template <class E>
 std::optional<E> find_word(std::span<const std::string_view> words, std::string_view word) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == word) return static_cast<E>(i);
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(words, word);
+  return found == words.end() ? std::nullopt : std::optional(static_cast<E>(found - words.begin()));
 }
 
 // The NaN that processors produce; others are written with their bits.
