@@ -1,4 +1,4 @@
-// Gaps between elements are zeroed, so equal tensors have equal bytes. An expanded tensor stays as small as its storage.
+// Gaps between elements are zeroed, so equal tensors have equal bytes. An expanded tensor is as small as its storage.
 #include "ir/text/tensor_bytes.h"
 
 #include <ATen/EmptyTensor.h>
