@@ -92,8 +92,6 @@ class CallRecording final : public CallObserver {
   void abandon_call(const OperatorInfo&) noexcept override {}
 
  private:
-  Argument argument_of(const c10::IValue& value);
-  Argument result_of(const c10::IValue& value, NodeId node);
   ValueId new_value(NodeId node, const at::Tensor& tensor);
   ValueId alias(const at::Tensor& tensor);
 

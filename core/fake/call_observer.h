@@ -133,9 +133,7 @@ CallArgument CallArgument::of(const T& value) {
     return of_integer(Kind::kDevice, static_cast<int64_t>(value.type()) << 8 | static_cast<uint8_t>(value.index()));
   } else if constexpr (std::is_same_v<T, at::Generator>) {
     return {Kind::kGenerator, &value};
-  } else if constexpr (std::is_same_v<T, at::TensorList>) {
-    return {Kind::kTensors, value.data(), value.size()};
-  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+  } else if constexpr (std::is_same_v<T, at::TensorList> || std::is_same_v<T, std::vector<at::Tensor>>) {
     return {Kind::kTensors, value.data(), value.size()};
   } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
     return {Kind::kTensorRefs, &value};

@@ -108,16 +108,13 @@ class CompletedWork final : public c10d::Work {
 
 void check(const ProcessGroupInfo& info) {
   if (info.name.empty()) throw Error("a process group needs a name");
-  if (info.size < 1) {
-    throw Error("process group '" + info.name + "': size must be at least 1, not " + std::to_string(info.size));
-  }
+  const auto refuse = [&](const std::string& why) { throw Error("process group '" + info.name + "': " + why); };
+  if (info.size < 1) refuse(fmt::format("size must be at least 1, not {}", info.size));
   if (info.rank < 0 || info.rank >= info.size) {
-    throw Error("process group '" + info.name + "': rank must be 0 to " + std::to_string(info.size - 1) + ", not " +
-                std::to_string(info.rank));
+    refuse(fmt::format("rank must be 0 to {}, not {}", info.size - 1, info.rank));
   }
   if (!info.ranks.empty() && static_cast<int64_t>(info.ranks.size()) != info.size) {
-    throw Error("process group '" + info.name + "': expected " + std::to_string(info.size) + " ranks, got " +
-                std::to_string(info.ranks.size()));
+    refuse(fmt::format("expected {} ranks, got {}", info.size, info.ranks.size()));
   }
   if (find_group(info.name)) {
     throw Error("a process group named '" + info.name +
@@ -192,7 +189,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
   std::set<std::string> names{"world"};
   for (const MeshAxis& axis : axes_) {
     if (axis.size < 1) {
-      throw Error("mesh axis '" + axis.name + "' must have a size of at least 1, not " + std::to_string(axis.size));
+      throw Error(fmt::format("mesh axis '{}' must have a size of at least 1, not {}", axis.name, axis.size));
     }
     if (axis.name.empty()) throw Error("a mesh axis needs a name");
     if (!names.insert(axis.name).second) {
@@ -203,12 +200,8 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     size_ *= axis.size;
   }
   if (rank < 0 || rank >= size_) {
-    throw Error("rank " + std::to_string(rank) + " is not in the mesh of " + std::to_string(size_) +
-                " processes; it must be 0 to " + std::to_string(size_ - 1));
+    throw Error(fmt::format("rank {} is not in the mesh of {} processes; it must be 0 to {}", rank, size_, size_ - 1));
   }
-  const auto unregister_groups = [this] {
-    for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
-  };
   try {
     int64_t stride = size_;
     for (const MeshAxis& axis : axes_) {
@@ -222,7 +215,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     for (int64_t i = 0; i < size_; ++i) world.ranks.push_back(i);
     groups_.push_back(fake_process_group(world));
   } catch (...) {
-    unregister_groups();
+    for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
     throw;
   }
 }
@@ -357,10 +350,8 @@ std::string process_group_of(const Graph& graph, NodeId node) {
   const Target& target = graph.target(node);
   if (target.kind() == TargetKind::kBuiltin || !target.facts().collective) return {};
   if (target.name() == process_group_target().name()) return {};
-  const auto arguments = graph.arguments(node);
   for (const char* name : {"group_name", "process_group"}) {
-    const auto position = target.signature().position_of(name);
-    if (position && *position < arguments.size()) return text_of(graph, arguments[*position]);
+    if (const Argument* group = graph.find_argument(node, name)) return text_of(graph, *group);
   }
   return {};
 }

@@ -283,13 +283,11 @@ void check_dtypes(const OperatorInfo& info, const Stack& stack) {
   const size_t begin = stack.size() - info.argument_count;
   std::optional<c10::ScalarType> first;
   bool empty = false;  // then no kernel runs
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (first || !tensor.defined()) return;
-      first = tensor.scalar_type();
-      empty = tensor.numel() == 0;
-    });
-  }
+  for_each_tensor(stack, begin, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    if (first || !tensor.defined()) return;
+    first = tensor.scalar_type();
+    empty = tensor.numel() == 0;
+  });
   if (!first) return;
   const bool integral = c10::isIntegralType(*first, /*includeBool=*/true);
   const bool refused = ((row.is & OperatorFact::kFloatingOnly) && integral) ||
@@ -398,13 +396,11 @@ bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t be
   }
   int tensors = 0;
   bool integers = false;
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      ++tensors;
-      integers = integers || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
-    });
-  }
+  for_each_tensor(stack, begin, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    ++tensors;
+    integers = integers || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+  });
   return integers && tensors > 1;
 }
 

@@ -363,8 +363,6 @@ void install_device_guards() {
 // Our CUDA guard, if it is installed.
 const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
 
-// ---- CUDA hooks
-
 class SimulatedCudaHooks final : public at::CUDAHooksInterface {
  public:
   explicit SimulatedCudaHooks(at::CUDAHooksArgs) {}

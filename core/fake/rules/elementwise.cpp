@@ -12,7 +12,6 @@
 
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -307,12 +306,8 @@ struct Checked<Operator, what, Result(First, Rest...)> {
 };
 
 template <int what, class... Operators>
-void add(RuleRegistry& registry) {
-  const auto add_one = [&]<class Operator>(const Operator*) {
-    const std::string overload = Operator::overload_name;
-    registry.add(std::string(Operator::name) + (overload.empty() ? "" : "." + overload), &Checked<Operator, what>::run);
-  };
-  (add_one(static_cast<const Operators*>(nullptr)), ...);
+void add(RuleRegistry& registry, std::source_location place = std::source_location::current()) {
+  (add_for<Operators>(registry, &Checked<Operators, what>::run, place), ...);
 }
 
 // A number takes part in type promotion.

@@ -4,7 +4,6 @@
 #include <ATen/ops/mul.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -14,7 +14,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {

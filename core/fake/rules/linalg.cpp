@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -148,8 +147,6 @@ Tensor ormqr(const Tensor& x, const Tensor& tau, const Tensor& other, bool left,
   return column_major_like(other);
 }
 
-// ---- Eigenvalues, and functions of matrices
-
 ScalarType complex_type(const Tensor& x) { return c10::toComplexType(x.scalar_type()); }
 
 Tensor eigenvalues(const Tensor& x) {
@@ -270,9 +267,7 @@ Tensor fft_c2r(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, int
   const int64_t last = dims.back();
   const IntArrayRef others = dims.slice(0, dims.size() - 1);
   const auto sizes = with_size(x, last, last_size);
-  if (on_cuda() && one_cufft_plan(dims)) {
-    return transformed(rules::empty(x.sizes(), x), sizes, dims, dtype);
-  }
+  if (on_cuda() && one_cufft_plan(dims)) return transformed(rules::empty(x.sizes(), x), sizes, dims, dtype);
   if (!others.empty()) return transformed(fft_c2c(x, others, 0, false), sizes, last, dtype);
   return transformed(on_cuda() ? rules::empty(x.sizes(), x) : x, sizes, last, dtype);
 }

@@ -3,7 +3,6 @@
 #include <ATen/native/Resize.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
@@ -80,8 +79,6 @@ Tensor nll_loss2d_backward(const Tensor& input, const Tensor& target, const Opti
   TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // eager checks its own result
   return result;
 }
-
-// ---- Margin losses: one per sample or per target
 
 DimVector per_sample(const Tensor& input) { return input.dim() < 2 ? DimVector{} : DimVector{input.size(0)}; }
 

@@ -19,7 +19,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/kernels.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

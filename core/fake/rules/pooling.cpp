@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -5,7 +5,6 @@
 #include <ATen/native/Resize.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -106,8 +105,6 @@ TwoTensors observe_and_quantize(const Tensor& x, Tensor& running_min, Tensor& ru
 
 // A dense tensor is only converted to float.
 Tensor dequantize(const Tensor& x) { return x.to(c10::kFloat); }
-
-// ---- Fused add and relu on the CPU
 
 void check_add_relu(const Tensor& x) {
   TORCH_CHECK((c10::isIntegralType(x.scalar_type(), /*includeBool=*/false) && x.scalar_type() != c10::kByte) ||

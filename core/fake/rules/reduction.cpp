@@ -7,7 +7,6 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -58,8 +57,6 @@ Tensor trace(const Tensor& x) {
   TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());
   return rules::empty({}, sum_type(x, std::nullopt));
 }
-
-// ---- A value and its position along one dimension
 
 TwoTensors value_and_index(const Tensor& x, int64_t dim, bool keepdim, const char* name) {
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
@@ -136,8 +133,6 @@ Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b) {
   if (self.sizes() != sizes) self.resize_(sizes);
   return self;
 }
-
-// ---- Products of low-precision operands with a result of another dtype
 
 Tensor int_mm(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "_int_mm: cannot multiply ", a.sizes(), " and ",

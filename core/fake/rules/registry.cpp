@@ -14,7 +14,6 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_name.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

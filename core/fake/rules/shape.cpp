@@ -8,7 +8,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/simulated_devices.h"
 #include "core/fake/storage_context.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -239,8 +238,6 @@ bool is_set_to(const Tensor& x, const Tensor& y) {
 void record_stream(Tensor& x, c10::Stream stream) {
   use_memory_on(raw_data_ptr(*x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), stream);
 }
-
-// ---- Optimizer and gradient scaler steps
 
 void update_lists() {}
 
