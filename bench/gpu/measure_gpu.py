@@ -632,18 +632,16 @@ class Deepseek(CausalLanguageModel):
 
 
 class DoubleConv(nn.Sequential):
-    def __init__(self, c_in, c_out, c_mid=None):
-        c_mid = c_mid or c_out
-        super().__init__(convolution(c_in, c_mid, 3), nn.BatchNorm2d(c_mid), nn.ReLU(inplace=True),
-                         convolution(c_mid, c_out, 3), nn.BatchNorm2d(c_out), nn.ReLU(inplace=True))
+    def __init__(self, c_in, c_out):
+        super().__init__(convolution(c_in, c_out, 3), nn.BatchNorm2d(c_out), nn.ReLU(inplace=True),
+                         convolution(c_out, c_out, 3), nn.BatchNorm2d(c_out), nn.ReLU(inplace=True))
 
 
 class Up(nn.Module):
-    def __init__(self, c_in, c_out, bilinear):
+    def __init__(self, c_in, c_out):
         super().__init__()
-        self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True) if bilinear \
-            else nn.ConvTranspose2d(c_in, c_in // 2, 2, stride=2)
-        self.conv = DoubleConv(c_in, c_out, c_in // 2 if bilinear else None)
+        self.up = nn.ConvTranspose2d(c_in, c_in // 2, 2, stride=2)
+        self.conv = DoubleConv(c_in, c_out)
 
     def forward(self, x, skip):
         large = self.up(x)
@@ -653,16 +651,13 @@ class Up(nn.Module):
 
 
 class Unet(nn.Module):
-    def __init__(self, width=64, bilinear=False, pixels=256, dropout=None):
+    def __init__(self, width=64, pixels=256, dropout=None):
         super().__init__()
         self.pixels = pixels
-        divisor = 2 if bilinear else 1
         self.inc = DoubleConv(3, width)
         self.down = nn.ModuleList(
-            nn.Sequential(nn.MaxPool2d(2), DoubleConv(width << i, (width << i + 1) // (divisor if i == 3 else 1)))
-            for i in range(4))
-        self.up = nn.ModuleList(
-            Up(width << i + 1, (width << i) // (divisor if i else 1), bilinear) for i in (3, 2, 1, 0))
+            nn.Sequential(nn.MaxPool2d(2), DoubleConv(width << i, width << i + 1)) for i in range(4))
+        self.up = nn.ModuleList(Up(width << i + 1, width << i) for i in (3, 2, 1, 0))
         self.outc = nn.Conv2d(width, 2, 1)
 
     def batch(self, size, sequence, dtype):

@@ -21,14 +21,19 @@ bool is_interrupt(const py::handle& type) {
                              PyErr_GivenExceptionMatches(type.ptr(), PyExc_SystemExit) != 0);
 }
 
-// Ends the generators of @contextmanager functions whose __enter__ was interrupted after they had yielded. Otherwise they
-// end when the traceback is freed, and those of torch then push a mode.
+// Ends the generators of @contextmanager functions that were interrupted as they returned from __enter__ or came to
+// __exit__. Otherwise they end when the frames are freed, and those of torch then push a mode.
 void close_interrupted_managers(py::object trace) {
+  if (!trace || trace.is_none()) return;
+  const py::object outermost = trace.attr("tb_frame");
+  for (py::object next = trace; !next.is_none(); next = next.attr("tb_next")) trace = next;
   const auto manager = py::module_::import("contextlib").attr("_GeneratorContextManager");
-  const py::object enter = manager.attr("__enter__").attr("__code__");
-  for (; trace && !trace.is_none(); trace = trace.attr("tb_next")) {
-    const py::object frame = trace.attr("tb_frame");
-    if (!enter.is(py::object(frame.attr("f_code")))) continue;
+  const py::object enter = manager.attr("__enter__").attr("__code__"), exit = manager.attr("__exit__").attr("__code__");
+  // Not the entries of the traceback, which lacks a frame that was interrupted as it returned.
+  py::object frame = trace.attr("tb_frame");
+  for (; !frame.is_none() && !frame.is(outermost); frame = frame.attr("f_back")) {
+    const py::object code = frame.attr("f_code");
+    if (!code.is(enter) && !code.is(exit)) continue;
     try {
       frame.attr("f_locals")["self"].attr("gen").attr("close")();
     } catch (py::error_already_set& error) {

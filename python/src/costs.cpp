@@ -98,9 +98,9 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
 void warn_if_unknown(const std::string& name) {
   const std::vector<c10::OperatorName> all = c10::Dispatcher::singleton().getAllOpNames();
   const auto has_name = [&](const c10::OperatorName& each) { return each.name == name || c10::toString(each) == name; };
-  if (std::ranges::none_of(all, has_name)) {
-    TORCH_WARN("register_cost('", name, "'): no operator has this name yet");
-  }
+  if (std::ranges::any_of(all, has_name)) return;
+  const std::string text = fmt::format("register_cost('{}'): no operator has this name yet", name);
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), /*stack_level=*/1) < 0) throw py::error_already_set();
 }
 
 void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,
@@ -127,8 +127,8 @@ void register_python_cost(const std::string& name, const py::object& flops, cons
     throw Error(fmt::format("register_cost('{}') requires at least one of flops=, bytes=, scratch=", name));
   }
   if (before == kNone) {
-    register_cost(name, std::move(costs));
     warn_if_unknown(name);
+    register_cost(name, std::move(costs));
   } else if (before != now) {
     throw Error(
         fmt::format("register_cost('{}') was called before with other kinds of rules; pass the same ones", name));

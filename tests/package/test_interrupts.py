@@ -142,15 +142,7 @@ def interrupted(program, point):
     return count, kept
 
 
-# torch.device() and function modes of torch take their mode off a stack while they run. An interrupt in that moment may
-# leave the stack changed; open in issue 46.
-BETWEEN_MODES = pytest.mark.xfail(reason="an interrupt inside torch's own change of its mode stack", strict=False)
-
-
-@pytest.mark.parametrize("program", [
-    pytest.param(program, id=program.__name__, marks=[BETWEEN_MODES] * (program in (profile_of_a_function, deferred)))
-    for program in PROGRAMS
-])  # fmt: skip
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_an_interrupt_restores_everything(program):
     x = torch.randn(4, 6)
     want, weights = NET(x), copy.deepcopy(NET.state_dict())
@@ -208,7 +200,6 @@ print(hits, sent)
 """
 
 
-@BETWEEN_MODES
 def test_real_signals():
     rounds = 800 if POINTS is None else 60
     code = SIGNALS.format(folder=os.path.dirname(__file__), seed=random_seed(), rounds=rounds)

@@ -501,6 +501,13 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     return;
   }
 
+  if (C10_UNLIKELY(info.lifts) && observer != nullptr && mode->reads_data) {
+    const at::Tensor values = host_values_of(info, *stack, *mode);
+    if (values.defined() && values.storage().resizable()) {  // a literal, not the memory of an array
+      stack->back() = fake_of_real(values, mode).clone();
+      return;
+    }
+  }
   if (!keys.has(c10::DispatchKey::CUDA) && uses_only_host_scalars(info, *stack, begin)) {
     const bool plain = mode != nullptr && uses_only_plain_numbers(info, *stack, begin);
     if (plain || mode == nullptr || mode->real_tensors() != RealTensors::kRefuse) {
@@ -512,13 +519,8 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (mode != nullptr && mode->reads_data && info.depends_on_data && observer != nullptr &&
       observer->compute(info, *stack))
     return;
-  if (C10_UNLIKELY(info.lifts) && observer != nullptr) {
-    const at::Tensor values = host_values_of(info, *stack, *mode);
-    if (values.defined() && mode->reads_data && values.storage().resizable()) {  // not the memory of an array
-      stack->back() = values.clone();
-      return;
-    }
-    if (values.defined() && !mode->reads_data) {
+  if (C10_UNLIKELY(info.lifts) && observer != nullptr && !mode->reads_data) {
+    if (const at::Tensor values = host_values_of(info, *stack, *mode); values.defined()) {
       // A tensor that is allocated here and freed with the program's reference, not a constant that exists throughout.
       const at::Tensor lifted = at::empty_strided(values.sizes(), values.strides(), values.options());
       copy_contents_if_kept(lifted, values, *mode);
