@@ -44,8 +44,6 @@ std::string temporary_folder() {
   return ::mkdtemp(pattern.data());
 }
 
-// ---- Training steps
-
 models::BuiltModel build_small(const std::string& name, bool tiny) {
   if (tiny) return models::build(name, {.tiny = true});
   const models::ModelOptions options{.batch = 4, .seq = 64, .training = true};
@@ -133,8 +131,6 @@ void step(const std::string& name, bool tiny) {
   std::filesystem::remove_all(folder);
 }
 
-// ---- Chains
-
 using Chain = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
 void chain(const char* name, int operators, const Chain& function, int64_t bytes) {
@@ -186,8 +182,6 @@ void chains() {
         [](const auto& x, const auto& y) { return at::div(x, at::add(at::exp(at::mul(x, -1)), y)); }, bytes);
   }
 }
-
-// ---- Overhead
 
 void hit() {
   const std::string folder = temporary_folder();

@@ -116,8 +116,6 @@ BENCHMARK(boxed_calls);
 BENCHMARK(interpreter);
 BENCHMARK(prepare);
 
-// ---- A training step of a tiny model: eager, and replay of its graph
-
 void eager_step(benchmark::State& state, const char* name) {
   at::set_num_threads(1);
   const auto model = models::build(name, {.tiny = true});

@@ -7,7 +7,6 @@
 #include <compare>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "cli/option_checks.h"

@@ -1,5 +1,4 @@
 // `shadowgraph emit`: generates code from a graph, or writes the initial weights of a model.
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>

@@ -3,7 +3,6 @@
 #include "shadowgraph/codegen/codegen.h"
 
 #include <ATen/core/Dict.h>
-#include <ATen/core/ivalue.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <filesystem>

@@ -22,7 +22,6 @@
 #include "shadowgraph/codegen/codegen.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/target.h"
-#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -147,7 +147,6 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
 
-  // ---- Called by the hooks
   std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor);
   at::Tensor unpack(CheckpointSlot& slot);
 

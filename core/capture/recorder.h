@@ -80,7 +80,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Creates the placeholder of a named tensor, so that placeholders are in order of declaration.
   ValueId declare(const at::Tensor& tensor);
 
-  // ---- Program state
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
@@ -112,7 +111,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Sets the kind of a tensor created by the program.
   void mark(const at::Tensor& tensor, StorageKind kind);
 
-  // ---- The graph so far
   const Graph& graph() const { return graph_; }
   NodeId last_node() const { return last_; }
   // Returns the first value on the storage.
@@ -124,7 +122,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Does nothing without watch_generators().
   void watch(const at::Generator& generator) { argument_of_generator(generator); }
 
-  // ---- CallObserver
   void mode_suspended() override {
     if (generators_) generators_->suspend();
   }
@@ -143,11 +140,9 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
 
-  // ---- SavedTensorObserver
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() override;
   void tensor_saved(const at::Tensor& tensor);
 
-  // ---- StreamObserver
   uint64_t event_recorded(const c10::Stream& stream) override;
   void stream_waits(const c10::Stream& stream, uint64_t event) override;
   void memory_used_on(const StorageContext& storage, const c10::Stream& stream) override;

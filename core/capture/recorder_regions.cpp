@@ -13,7 +13,6 @@
 #include <algorithm>
 
 #include "core/capture/recorder.h"
-#include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"

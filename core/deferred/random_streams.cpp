@@ -59,8 +59,6 @@ Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to
   return words((range >= kWide ? 2 : 1) * elements(graph, value));
 }
 
-// ---- Operators that may use MKL
-
 using Sampler = void (*)(at::Tensor&, const at::Generator&);
 
 // A linear function of the number of elements.

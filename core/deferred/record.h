@@ -77,7 +77,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   // Throws DeferredError if constants of the steps were modified since they were recorded.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
-  // ---- Materialized storages
   struct RealStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     std::optional<at::ScalarType> dtype;  // set if it was converted
@@ -93,7 +92,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   bool join_real_storage(const FakeTensorImpl& fake);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 
-  // ---- CallObserver
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo& info) noexcept override;
@@ -109,7 +107,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
     streams_.watch(generator);
   }
 
-  // ---- PersistentMode
   ModeState& enter() override;
   void leave() noexcept override;
 

@@ -283,8 +283,6 @@ class Compiler {
     step.released.size = static_cast<uint32_t>(values.size()) - step.released.begin;
   }
 
-  // ---- Values that share one tensor
-
   void compile_identity(Step& step) {
     const OperatorFacts& facts = graph_.facts(node_);
     const auto arguments = graph_.arguments(node_);

@@ -202,8 +202,6 @@ IValues flat_arguments(std::span<const NamedOperand> operands, const ValueTable&
   return result;
 }
 
-// ---- Operators with graph arguments: torch.ops.higher_order.*
-
 // Runs a subgraph of the node on the given inputs.
 using RunGraph = std::function<IValues(const ExportedGraph&, IValues)>;
 

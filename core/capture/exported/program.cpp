@@ -151,8 +151,6 @@ nlohmann::json ExportArchive::json_of(const std::string& record) const {
   return parse_json(bytes_of(record), path_ + " is damaged: " + record);
 }
 
-// ---- Reading the graph from JSON
-
 namespace {
 
 // Interns the module stacks of nodes in `stacks`.
