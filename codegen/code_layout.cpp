@@ -1,4 +1,4 @@
-// Creates the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
+// Creates the steps and variables of a plan.
 //
 //     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
 //     %3 = aten::t_(%2)            changes the geometry of x; if %2 is read later, `x2 = copy of x` comes before

@@ -1,5 +1,3 @@
-// Code shared by the C++ and Python writers: selecting values by name (`--only`), errors that show the node, and
-// writing files.
 #include "shadowgraph/codegen/codegen.h"
 
 #include <ATen/core/Dict.h>

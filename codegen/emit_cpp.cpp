@@ -1,5 +1,4 @@
 // Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
-//
 // Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
 // Linear in the generated text.
 #include <fmt/format.h>
@@ -102,8 +101,7 @@ class CppFunctions {
     return text;
   }
 
-  // Returns the statements of a block; call after write_all. `kept`: variables needed at the end besides the block's
-  // outputs.
+  // Returns the statements of a block; call after write_all. `kept`: variables needed at the end besides its outputs.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
     // A variable is dropped after its last reader, so memory is freed where the recorded program freed it.
     const auto last = last_uses(plan_, block, kept);
@@ -211,8 +209,7 @@ class CppFunctions {
     return fmt::format("  drop({});\n", fmt::join(names, ", "));
   }
 
-  // Statements. Each ends the lifetime of the variables that it reads last, by std::move into the call or by drop
-  // afterwards.
+  // Statements end the lifetime of variables that they read last, by std::move into the call or by drop afterwards.
   std::string block_call(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last) {
     const CodeBlock& block = plan_.blocks[number];
     const Function& function = functions_[number];
@@ -587,8 +584,7 @@ class CppWriter {
 
   static constexpr const char* kTensors = "std::map<std::string, at::Tensor>";
 
-  // The second entry point, for callers with a state dict: looks up each tensor by the graph's name, and throws for
-  // missing ones.
+  // The second entry point, for callers with a state dict: looks up tensors by the graph's names.
   std::string write_by_name() {
     std::string text = fmt::format("{} run_by_name(const {}& tensors{}) {{\n", kTensors, kTensors,
                                    plan_.random ? ", std::optional<at::Generator> generator" : "");

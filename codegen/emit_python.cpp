@@ -1,8 +1,6 @@
 // Writes a plan as one Python file whose `forward` takes and returns tensors by name.
-//
-// Works like the C++ writer: blocks become functions, equal texts share one function, and `del` frees tensors after
-// their last reader. Python needs no types and no special forms of calls: an operator is `torch.ops.aten.add.Tensor`,
-// with its overload, so that overload resolution cannot choose another one. Linear in the generated text.
+// Works like the C++ writer; `del` frees tensors after their last reader. Operators are written with their overload,
+// `torch.ops.aten.add.Tensor`, so that overload resolution cannot choose another one. Linear in the generated text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,4 @@
-// The nodes of a graph that a picture shows, the module clusters around them, and sums over clusters and boxes: the
-// steps before ViewModel.
+// The nodes of a graph that a picture shows, the module clusters around them, and sums over clusters and boxes.
 #pragma once
 
 #include <cstdint>

@@ -88,8 +88,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void open_scope(const void* scope) { scopes_.push_back(scope); }
   bool close_scope(const void* scope) noexcept { return std::erase(scopes_, scope) != 0; }
   bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
-  // Opens an activation checkpoint (shadowgraph/capture/activation_checkpoint.h). Its recomputation in backward becomes
-  // a region of the same name and class "recompute", where each node is linked to the one it repeats.
+  // Opens an activation checkpoint. Its recomputation in backward becomes a region of the same name and class
+  // "recompute", where each node is linked to the one it repeats.
   uint32_t enter_checkpoint(const std::string& name);
   void leave_checkpoint() noexcept;
   void enter_recomputation(uint32_t checkpoint, const std::string& name);

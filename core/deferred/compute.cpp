@@ -1,5 +1,4 @@
-// Runs parts of a recording on real tensors: Recipe selects the nodes, RandomStreams provides the generator states,
-// Interpreter runs them.
+// Runs parts of a recording on real tensors.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DefaultDtype.h>

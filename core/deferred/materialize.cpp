@@ -250,8 +250,7 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   }
 }
 
-// Returns the tensors of a module and its submodules, children first. Not Module::modules(), which requires a shared_ptr
-// to the root.
+// Returns the tensors of a module, children first. Not Module::modules(), which requires a shared_ptr to the root.
 std::vector<Named> tensors_of(const torch::nn::Module& root, const MaterializeModuleOptions& options = {}) {
   struct Visited {
     const torch::nn::Module* module;

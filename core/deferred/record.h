@@ -1,11 +1,7 @@
-// The recording of a deferred program, owned by its tensors. Internal to core/deferred; programs use
-// shadowgraph/deferred/deferred.h.
+// The recording of a deferred program, owned by its tensors. Internal to core/deferred.
 //
 // It contains a Recorder (core/capture/) that continues after its scope: calls on deferred tensors outside of any mode
-// are recorded too, so that later modifications are not lost. In addition it tracks
-//   - the writers of each storage (recipe.h);
-//   - the origin of random numbers (random_streams.h);
-//   - the contents of tensors created outside, whose memory it holds.
+// are recorded too, so that later modifications are not lost. It also holds the memory of tensors created outside.
 #pragma once
 
 #include <shared_mutex>

@@ -1,7 +1,6 @@
 // The compiled form of a graph that an interpreter runs, its slices, and pending transfers.
 //
-// A slice is the part of a graph that some values need: the nodes that compute them and those that write their
-// contents.
+// A slice is the part of a graph that some values need: nodes that compute them, and nodes that write their contents.
 //
 //     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
 //

@@ -1,6 +1,5 @@
-// Runs single calls. A prepared call is looked up by a signature with everything that affects the kernel: dtypes,
-// sizes, strides, shared storages, and numbers that the program depends on. It is a launch that only lacks pointers and
-// scalars.
+// Runs single calls. A prepared call, a launch that only lacks pointers and scalars, is looked up by a signature of all
+// that affects the kernel: dtypes, sizes, strides, shared storages, and numbers that the program depends on.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>

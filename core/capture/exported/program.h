@@ -12,8 +12,7 @@ namespace shadowgraph {
 
 class ExportArchive {
  public:
-  // Reads only the zip directory. Throws FileError if the file does not exist, Error if it is not a torch.export
-  // archive or has an unsupported layout.
+  // Reads only the zip directory. Throws FileError for a missing file, Error if it is no archive or has another layout.
   explicit ExportArchive(std::string path);
 
   // Checks the file's contents. Also accepts truncated archives and those of PyTorch 2.7 and AOTInductor, for which the
