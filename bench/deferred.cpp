@@ -29,8 +29,7 @@ int measure(const std::string& name, bool materialize) {
   models::BuiltModel model;
   const double cold = seconds([&] { model = deferred_init([&] { return models::build(name); }); });
   const long resident = bench::peak_resident_kib() - before;
-  double warm = 1e9;
-  double meta = 1e9;
+  double warm = 1e9, meta = 1e9;
   for (int i = 0; i < 5; ++i) {
     meta = std::min(meta, seconds([&] {
                       const FakeTensorMode mode({.device = at::kMeta});
@@ -44,8 +43,7 @@ int measure(const std::string& name, bool materialize) {
               cold * 1e3, warm * 1e3, meta * 1e3, warm / meta, warm * 1e6 / nodes,
               graph.allocated_bytes() / graph.node_count(), static_cast<double>(resident) / 1024);
   if (materialize) {
-    double eager = 1e9;
-    double ours = 1e9;
+    double eager = 1e9, ours = 1e9;
     for (int i = 0; i < 3; ++i) {
       model = {};
       eager = std::min(eager, seconds([&] { model = models::build(name); }));

@@ -133,11 +133,7 @@ void operators(Bench& bench) {
 
 // The calls of torch.optim.AdamW with foreach=True.
 struct AdamW {
-  Tensors parameters;
-  Tensors gradients;
-  Tensors averages;
-  Tensors squares;
-  Tensors steps;
+  Tensors parameters, gradients, averages, squares, steps;
 
   void foreach_step() {
     constexpr double kRate = 1e-3;
@@ -148,8 +144,7 @@ struct AdamW {
     at::_foreach_lerp_(averages, gradients, 1 - kBeta1);
     at::_foreach_mul_(squares, kBeta2);
     at::_foreach_addcmul_(squares, gradients, gradients, 1 - kBeta2);
-    std::vector<at::Scalar> sizes;
-    std::vector<at::Scalar> roots;
+    std::vector<at::Scalar> sizes, roots;
     for (const at::Tensor& step : steps) {
       const double count = step.item<double>();
       sizes.emplace_back(-kRate / (1 - std::pow(kBeta1, count)));

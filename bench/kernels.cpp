@@ -117,8 +117,7 @@ void step(const std::string& name, bool tiny) {
       captured / 1e3, grouping / 1e3, first / 1e3, compiling / 1e6, static_cast<long long>(cache->stats().compiled),
       cache->stats().compile_seconds);
   std::printf("%s", groups->summary().c_str());
-  double kernels = 0;
-  double nodes = 0;
+  double kernels = 0, nodes = 0;
   for (const auto& report : groups->report()) {
     kernels += static_cast<double>(std::min(report.kernel_ns, report.nodes_ns)) / 1e3;
     nodes += static_cast<double>(report.nodes_ns) / 1e3;

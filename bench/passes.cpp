@@ -33,9 +33,7 @@ Graph generate(int64_t nodes) {
   std::string storages = "s0 = 64 cpu input\n";
   std::string regions = "r1 = module \"layers\" \"Sequential\" call 0 in r0\n";
   std::string body = "%0 = sg::input(name=\"x\") : f32[4,4] @s0\n";
-  int64_t value = 1;
-  int64_t storage = 1;
-  int64_t current = 0;
+  int64_t value = 1, storage = 1, current = 0;
   constexpr int64_t kBlock = 14;
   constexpr std::string_view kShape = "f32[4,4]";
   constexpr std::string_view kTurned = "f32[4,4]{1,4}";

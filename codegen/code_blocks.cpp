@@ -63,8 +63,7 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
   Graph& graph = inlined.graph;
   try {
     Graph body = parse(graph.note(call, kBodyNote));
-    std::vector<ValueId> inputs;
-    std::vector<ValueId> results;
+    std::vector<ValueId> inputs, results;
     graph.for_each_input(call, [&](ValueId value) { inputs.push_back(value); });
     graph.for_each_output(call, [&](ValueId value) { results.push_back(value); });
     const RegionId region = add_function_region(graph, call);

@@ -226,8 +226,7 @@ class CodeLayoutBuilder {
   const CodegenOptions& options_;
   const std::vector<ValueId> only_;
   CodeLayout plan_;
-  int constants_ = 0;
-  int returned_ = 0;
+  int constants_ = 0, returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: current variable
   std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
 };

@@ -39,8 +39,7 @@ struct CodeStep {
   NodeId node;
   bool grad_mode = false;
   struct Copy {
-    uint32_t from = 0;
-    uint32_t to = 0;
+    uint32_t from = 0, to = 0;
   };
   std::vector<Copy> copies;       // variable `to` becomes a separate tensor object, before the call
   std::vector<uint32_t> results;  // variables, in the order of for_each_output

@@ -45,8 +45,7 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
 std::string embedded_constant(const Graph& graph, ConstantId id) {
   const TensorBytes content = readable_constant(graph, id, fmt::format("c{}", id.index));
   const auto& bytes = content.bytes;
-  std::string type = "uint8_t";
-  std::string text;
+  std::string type = "uint8_t", text;
   // Numbers read back bit for bit. NaN and infinity have no literal and are written as bytes.
   if (content.dtype == at::kFloat && all_finite<float>(bytes)) {
     type = "float";
@@ -219,8 +218,7 @@ class CppFunctions {
       // A moved operand may be freed inside the callee; otherwise it would live until the call returns.
       arguments.push_back(is_last(variable) ? "std::move(" + names.of(variable) + ")" : names.of(variable));
     }
-    std::vector<std::string> unused;
-    std::vector<std::string> results;
+    std::vector<std::string> unused, results;
     for (const uint32_t variable : block.outputs) {
       results.push_back(names.of(variable));
       if (is_last(variable)) unused.push_back(results.back());
@@ -240,9 +238,7 @@ class CppFunctions {
     needs_.helpers.insert("checkpoint");
     // Autograd saves the tensors passed to the helper, so tensors are passed in the list `in`. Numbers need no gradient
     // and are captured by value.
-    std::vector<std::string> inner;
-    std::vector<std::string> captured;
-    std::vector<std::string> tensors;
+    std::vector<std::string> inner, captured, tensors;
     std::vector<size_t> statistics;  // among the tensors
     for (size_t i = 0; i < block.inputs.size(); ++i) {
       if (plan_.variables[block.inputs[i]].kind != ValueKind::kTensor) {
@@ -291,8 +287,7 @@ class CppFunctions {
       needs_.helpers.insert("shallow_copy");
       text += fmt::format("  at::Tensor {} = shallow_copy({});\n", names.of(copy.to), names.of(copy.from));
     }
-    const auto name_of = [&](uint32_t variable) { return names.of(variable); };
-    CppCalls::Call call = calls_.call(number, name_of);
+    const CppCalls::Call call = calls_.call(number, [&](uint32_t variable) { return names.of(variable); });
     // Unused results need no name, if only one thing is returned.
     std::vector<bool> wanted(step.results.size());
     for (size_t i = 0; i < step.results.size(); ++i) {
@@ -397,8 +392,7 @@ class CppFunctions {
       return text;
     }
     // A structured binding must name every result, so unused ones are dropped afterwards.
-    std::vector<std::string> bindings;
-    std::vector<std::string> lists;
+    std::vector<std::string> bindings, lists;
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].kind == ArgumentKind::kValue) {
         bindings.push_back(names.of(step.results[flat]));
@@ -611,8 +605,7 @@ class CppWriter {
     if (plan_.outputs.empty()) return text + fmt::format("  run({});\n  return {{}};\n}}\n", call);
     text += fmt::format("  {} out = run({});\n  {} named;\n", output_type(), call, kTensors);
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-      const auto& output = plan_.outputs[i];
-      text += fmt::format("  named[{}] = {};\n", cpp::quoted(output.key()),
+      text += fmt::format("  named[{}] = {};\n", cpp::quoted(plan_.outputs[i].key()),
                           single_output() ? "out" : "out." + output_names_[i]);
     }
     return text + "  return named;\n}\n";
@@ -667,11 +660,8 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     for (const auto& [key, value] : graph_.metadata.lines()) {
       text += fmt::format("//   {}: {}\n", cpp::comment(key), cpp::comment(value));
     }
-    if (options_.autograd) {
-      text += "// Differentiable by autograd. Checkpoint regions are recomputed in backward.\n";
-    } else {
-      text += "// Runs below autograd: the results have no gradient history.\n";
-    }
+    text += options_.autograd ? "// Differentiable by autograd. Checkpoint regions are recomputed in backward.\n"
+                              : "// Runs below autograd: the results have no gradient history.\n";
     for (const std::string& library : needs_.libraries) {
       text += fmt::format("// Requires the library that defines the operators of {}, loaded before it runs.\n",
                           cpp::comment(library));

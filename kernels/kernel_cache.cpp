@@ -448,8 +448,7 @@ class KernelCache::Jobs {
   KernelCache& cache_;
   const size_t most_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::condition_variable idle_;
+  std::condition_variable changed_, idle_;
   std::deque<KernelRef> queue_;
   std::set<KernelRef> compiling_;
   bool ending_ = false;

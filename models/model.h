@@ -20,9 +20,7 @@ namespace shadowgraph::models {
 
 // Cache size per token and sequence: 2 x layers x kv_heads x head_size elements.
 struct CacheShape {
-  int64_t layers = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
+  int64_t layers = 0, kv_heads = 0, head_size = 0;
   int64_t positions = 0;         // maximum position of the model's training
   bool positions_limit = false;  // positions are a table, so `positions` is a hard limit
 };
@@ -55,8 +53,7 @@ class KeyValueCache {
  private:
   CacheShape shape_;
   std::vector<Layer> layers_;
-  int64_t length_ = 0;
-  int64_t capacity_ = 0;
+  int64_t length_ = 0, capacity_ = 0;
 };
 
 // The cache of one layer during a generation step; without a cache the whole sequence is the input.

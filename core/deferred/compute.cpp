@@ -349,9 +349,7 @@ class WindowReplay final : public Interpreter {
   const RecipeGraph& piece_;
   DeferredRecord& record_;
   std::optional<uint64_t> seed_;
-  int64_t numel_;
-  int64_t begin_ = 0;
-  int64_t count_ = 0;
+  int64_t numel_, begin_ = 0, count_ = 0;
   std::unordered_map<NodeId, Position> positions_;
   at::Generator generator_;
 };

@@ -24,8 +24,7 @@ struct RecipeOfTensor final : c10::intrusive_ptr_target {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   c10::Device device = c10::Device(c10::kCPU);
-  bool conj = false;
-  bool neg = false;
+  bool conj = false, neg = false;
 };
 
 struct Named {

@@ -64,8 +64,7 @@ using Sampler = void (*)(at::Tensor&, const at::Generator&);
 // A linear function of the number of elements.
 struct Line {
   bool straight = false;  // the measurement was linear
-  uint64_t each = 0;
-  uint64_t constant = 0;
+  uint64_t each = 0, constant = 0;
 };
 
 Line measure(Sampler sample, at::ScalarType dtype) {
@@ -427,8 +426,7 @@ RandomState RandomStreams::state_at(uint32_t number, Point point) {
   };
   const auto [first, start] = nearest(streams_[number]);
   RandomState state = *start;
-  uint64_t words = 0;
-  uint64_t total = 0;
+  uint64_t words = 0, total = 0;
   const auto flush = [&] { skip(state, {Consumption::Kind::kWords, std::exchange(words, 0)}); };
   for (uint32_t i = first; i < point.draw; ++i) {
     const auto [node, consumption] = streams_[number].draws[i];

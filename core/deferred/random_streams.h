@@ -68,8 +68,7 @@ class RandomStreams {
   using RunDraw = std::function<RandomState(NodeId node, const RandomState& before)>;
 
   struct Place {
-    uint32_t stream = 0;
-    uint32_t draw = 0;
+    uint32_t stream = 0, draw = 0;
   };
 
   RandomStreams(const Graph& graph, RunDraw run);
@@ -104,8 +103,7 @@ class RandomStreams {
   };
   // A state of a stream: after the draws of `segment` that precede draw number `draw`.
   struct Point {
-    uint32_t segment = 0;
-    uint32_t draw = 0;
+    uint32_t segment = 0, draw = 0;
     friend auto operator<=>(const Point&, const Point&) = default;
   };
   struct Stream {

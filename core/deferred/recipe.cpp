@@ -245,8 +245,7 @@ class Recipe::Walk {
 
   // Returns whether all outputs of `node` are on storages that start from a later snapshot.
   bool is_before_snapshots(NodeId node) const {
-    bool all = true;
-    bool any = false;
+    bool all = true, any = false;
     graph_.for_each_output(node, [&](ValueId value) {
       any = true;
       const auto begin = begins_.find(graph_.value(value).storage);
@@ -315,8 +314,7 @@ class Recipe::Walk {
   // Contents from this node on, up to the readers seen so far, are covered.
   std::unordered_map<StorageId, uint32_t> covered_from_;
   std::priority_queue<uint32_t> pending_;
-  std::vector<Step> steps_;
-  std::vector<Step> placeholders_;
+  std::vector<Step> steps_, placeholders_;
   bool checked_ = false;
 };
 

@@ -451,8 +451,7 @@ class Compiler {
 std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
                                                            const InterpreterOptions& options) {
   Graph graph = parse(text);
-  size_t inputs = 0;
-  size_t outputs = 0;
+  size_t inputs = 0, outputs = 0;
   NodeId last;
   for (const NodeId node : graph.nodes()) {
     inputs += graph.node(node).target == target_of(Builtin::kInput);

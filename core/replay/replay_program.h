@@ -30,8 +30,7 @@ class DefaultGeneratorOverride {
   C10_DISABLE_COPY_AND_ASSIGN(DefaultGeneratorOverride);
 
  private:
-  at::Generator given_;
-  at::Generator default_;
+  at::Generator given_, default_;
   at::Tensor before_;
 };
 

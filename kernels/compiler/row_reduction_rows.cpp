@@ -245,8 +245,7 @@ constexpr int64_t kMean = 1;  // at::Reduction
 
 // Targets of shape [N], and whether they are not ignored.
 struct Targets {
-  Typed index;
-  Typed counts;
+  Typed index, counts;
 };
 Targets targets_of(const Call& call, size_t target, size_t ignored) {
   const Typed given = convert(call.along(target, {0}), ScalarType::Long);

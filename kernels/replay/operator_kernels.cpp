@@ -212,10 +212,7 @@ struct OperatorEntry {
   std::shared_mutex mutex;
   uint64_t decisive = 0;
   std::unordered_map<Words, std::shared_ptr<const PreparedCall>, WordsHash> calls;
-  std::atomic<int64_t> ran = 0;
-  std::atomic<int64_t> compiling = 0;
-  std::atomic<int64_t> unsupported = 0;
-  std::atomic<int64_t> original = 0;
+  std::atomic<int64_t> ran = 0, compiling = 0, unsupported = 0, original = 0;
   std::string reason;
 };
 

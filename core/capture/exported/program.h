@@ -84,14 +84,12 @@ struct ExportedGraph {
 // One module in the module stack of a node.
 struct SavedModuleCall {
   std::string key;  // differs for each call of the same module
-  std::string path;
-  std::string class_name;
+  std::string path, class_name;
 };
 
 struct SavedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<SymbolicSize> sizes;
-  std::vector<SymbolicSize> strides;
+  std::vector<SymbolicSize> sizes, strides;
   SymbolicSize offset;
   bool requires_grad = false;
 };
@@ -119,8 +117,7 @@ struct SavedPayload {
 };
 
 struct SymbolRange {
-  int64_t least = 0;
-  int64_t most = INT64_MAX;
+  int64_t least = 0, most = INT64_MAX;
 };
 
 struct SavedProgram {
