@@ -81,14 +81,11 @@ struct Bench {
 
 void operators(Bench& bench) {
   torch::manual_seed(1);
-  const std::vector<int64_t> last = {1};
-  const std::vector<int64_t> first = {0};
+  const std::vector<int64_t> last = {1}, first = {0};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const std::string type = c10::toString(dtype);
-    const at::Tensor x = at::randn({2048, 256}).to(dtype);
-    const at::Tensor y = (at::rand({2048, 256}) + 0.5).to(dtype);
-    const at::Tensor z = at::rand({2048, 256}).to(dtype);
-    const at::Tensor weight = at::randn({256}).to(dtype);
+    const at::Tensor x = at::randn({2048, 256}).to(dtype), y = (at::rand({2048, 256}) + 0.5).to(dtype);
+    const at::Tensor z = at::rand({2048, 256}).to(dtype), weight = at::randn({256}).to(dtype);
     const auto number = static_cast<int64_t>(dtype);
     for (const char* name :
          {"exp", "expm1", "log", "tanh", "erf", "sigmoid", "silu", "gelu", "relu", "sqrt", "rsqrt", "neg"}) {

@@ -129,8 +129,7 @@ void step(const std::string& name, bool tiny) {
 using Chain = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
 void chain(const char* name, int operators, const Chain& function, int64_t bytes) {
-  const at::Tensor x = at::rand({bytes / 4}) + 0.5;
-  const at::Tensor y = at::rand({bytes / 4}) + 0.5;
+  const at::Tensor x = at::rand({bytes / 4}) + 0.5, y = at::rand({bytes / 4}) + 0.5;
   Graph graph;
   {
     const c10::NoGradGuard no_grad;

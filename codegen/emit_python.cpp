@@ -160,8 +160,7 @@ class PythonCalls {
 
   // Another tensor over the storage of a value, with the graph's geometry: views that no operator created (.data =).
   std::string alias(NodeId node) {
-    const ValueId from = graph_.arguments(node)[0].ref.value;
-    const ValueId to = graph_.results(node)[0].ref.value;
+    const ValueId from = graph_.arguments(node)[0].ref.value, to = graph_.results(node)[0].ref.value;
     helpers_.insert("alias_of");
     return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
                        python::dtype(graph_.value(to).dtype), python::ints(graph_.sizes(to)),
@@ -492,8 +491,7 @@ class PythonWriter {
     for (const CodeStep::Copy& copy : step.copies) {
       text += fmt::format("{}{} = torch.ops.aten.alias.default({})\n", indent, names.of(copy.to), names.of(copy.from));
     }
-    const auto name_of = [&](uint32_t variable) { return names.of(variable); };
-    const std::string call = calls_.call(number, name_of);
+    const std::string call = calls_.call(number, [&](uint32_t variable) { return names.of(variable); });
     if (!needs_names(number)) return text + indent + call + "\n";
     const auto results = graph_.results(step.node);
     size_t flat = 0;
@@ -551,14 +549,14 @@ class PythonWriter {
                           output.variable == CodeLayout::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";
-    std::string head =
+    const std::string head =
         "def expect(tensor, name, dtype, sizes):\n"
         "    if tensor.dtype != dtype or list(tensor.shape) != sizes:\n"
         "        raise ValueError(f\"{name} is {tensor.dtype}{list(tensor.shape)}, but the code was generated for "
         "{dtype}{sizes}\")\n\n\n";
     if (options_.autograd) {
-      head += "WITH_GRADIENTS = [True]\n\n\n";
       return head +
+             "WITH_GRADIENTS = [True]\n\n\n"
              "def forward(tensors):\n"
              "    \"\"\"Takes and returns tensors by the graph's names. Differentiable by autograd.\"\"\"\n"
              "    WITH_GRADIENTS.append(torch.is_grad_enabled())\n"

@@ -171,8 +171,7 @@ class EdgeBuilder {
       if (graph_.target(producer).kind() != TargetKind::kBuiltin && drawn_.left_out == 0) ++found_.from_hidden;
       return;
     }
-    const uint32_t from = box_of_node_[from_node];
-    const uint32_t to = box_of_node_[user];
+    const uint32_t from = box_of_node_[from_node], to = box_of_node_[user];
     const bool next_copy = in_different_copies(from_node, user);
     if (from == DrawnGraph::kNone || to == DrawnGraph::kNone || (from == to && !next_copy)) return;
     const ViewEdgeKind kind = writes                                ? ViewEdgeKind::kMutation

@@ -147,6 +147,17 @@ for groups, rows, inner, columns in [
 ]:
     add(f"_grouped_mm bf16 {groups} x {rows}x{inner}x{columns}", grouped(groups, rows, inner, columns))
 
+
+def add_attention(backend, causal, *sizes):
+    def attend(q, k, v):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    both_ways(f"{backend.lower()}{' causal' if causal else ''}", attend, *3 * [sizes], dtypes=(BF16,))
+
+
 for batch, heads, length, width, causal in [
     (4, 32, 4096, 128, True),
     (4, 32, 4096, 128, False),
@@ -159,21 +170,8 @@ for batch, heads, length, width, causal in [
     (256, 12, 197, 64, False),
 ]:
     for backend in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"):
-
-        def attend(q, k, v, causal=causal, backend=backend):
-            from torch.nn.attention import SDPBackend, sdpa_kernel
-
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        if backend == "CUDNN_ATTENTION" and (length == 197 or width in (96, 256)):
-            continue
-        both_ways(
-            f"{backend.lower()}{' causal' if causal else ''}",
-            attend,
-            *3 * [(batch, heads, length, width)],
-            dtypes=(BF16,),
-        )
+        if backend != "CUDNN_ATTENTION" or (length != 197 and width not in (96, 256)):
+            add_attention(backend, causal, batch, heads, length, width)
 both_ways(
     "efficient_attention f32",
     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),

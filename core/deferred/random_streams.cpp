@@ -81,9 +81,7 @@ Line measure(Sampler sample, at::ScalarType dtype) {
     }
     return ~uint64_t{0};
   };
-  const uint64_t a = drawn_for(10);
-  const uint64_t b = drawn_for(20);
-  const uint64_t c = drawn_for(1000);
+  const uint64_t a = drawn_for(10), b = drawn_for(20), c = drawn_for(1000);
   if (b < a || c < b) return {};
   const uint64_t each = (b - a) / 10;
   if (b != a + 10 * each || c != a + 990 * each || 10 * each > a) return {};

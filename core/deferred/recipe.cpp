@@ -150,8 +150,7 @@ void Recipe::note_origin(NodeId node) {
       arguments[0].kind != ArgumentKind::kValue) {
     return;
   }
-  const ValueId before = arguments[0].ref.value;
-  const ValueId after = results[0].ref.value;
+  const ValueId before = arguments[0].ref.value, after = results[0].ref.value;
   if (!same_tensor(graph_, before, after)) return;
   if (after.index >= origins_.size()) origins_.resize(std::max<size_t>(after.index + 1, origins_.size() * 2));
   origins_[after.index] = origin_of(before);

@@ -294,8 +294,7 @@ class Compiler {
           arguments[argument].kind != ArgumentKind::kValue) {
         return;
       }
-      const ValueId before = arguments[argument].ref.value;
-      const ValueId after = results[result].ref.value;
+      const ValueId before = arguments[argument].ref.value, after = results[result].ref.value;
       if (same_place(graph_, before, after)) {
         join(before, after);
       } else if (written) {

@@ -344,8 +344,7 @@ struct Located : Kind, LocatedError {
 // Returns aten::linear, "" for "torch.ops.aten.linear.default".
 c10::OperatorName operator_name(std::string_view target) {
   const std::string_view rest = target.substr(std::min(kOperators.size(), target.size()));
-  const size_t first = rest.find('.');
-  const size_t last = rest.rfind('.');
+  const size_t first = rest.find('.'), last = rest.rfind('.');
   if (!target.starts_with(kOperators) || first == std::string_view::npos || first == last) {
     throw Error("the target is a Python function, not an operator; only operators can run without Python");
   }

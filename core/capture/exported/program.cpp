@@ -165,8 +165,7 @@ class ModuleStacks {
     for (std::string_view rest = text; !rest.empty();) {
       const std::string_view entry = rest.substr(0, rest.find(';'));
       rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
-      const size_t first = entry.find(',');
-      const size_t last = entry.rfind(',');
+      const size_t first = entry.find(','), last = entry.rfind(',');
       if (first == std::string_view::npos || first == last) continue;
       SavedModuleCall call{std::string(entry.substr(0, first)), std::string(entry.substr(first + 1, last - first - 1)),
                            std::string(entry.substr(entry.rfind('.') + 1))};
