@@ -65,8 +65,7 @@ int main(int argc, char** argv) {
   if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialize") == 0);
   std::printf(
       "| model | nodes | deferred cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
-      "resident "
-      "MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "resident MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
   return shadowgraph::bench::run_each_model(
       argv[0], [](const auto& info) { return info.parameters < 500'000'000 ? "--materialize" : nullptr; });

@@ -1,5 +1,4 @@
-// A generated training step: a chain of blocks with mm, relu, mm, dropout (random) and add in forward, and five nodes
-// in backward.
+// A generated training step: a chain of blocks with mm, relu, mm, dropout and add in forward, five nodes in backward.
 #pragma once
 
 #include <fmt/format.h>

@@ -586,8 +586,7 @@ class CppWriter {
       text +=
           "  const auto find = [&](const char* name) {\n"
           "    const auto found = tensors.find(name);\n"
-          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"missing tensor: \") + "
-          "name);\n"
+          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"missing tensor: \") + name);\n"
           "    return found->second;\n"
           "  };\n";
     } else {
@@ -648,8 +647,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     if (plan_.random) text += "// Uses `generator` for random numbers, or else the device's default generator.\n";
     text += fmt::format("{} run({});\n\n", output_type(), fmt::join(list, ", "));
     text +=
-        "// The same with the graph's names: takes \"layer.weight\", returns \"output0\", "
-        "\"gradient.layer.weight\".\n";
+        "// The same with the graph's names: takes \"layer.weight\", returns \"output0\", \"gradient.layer.weight\".\n";
     text += fmt::format("{} run_by_name(const {}& tensors{});\n", kTensors, kTensors, generator);
     return text;
   }

@@ -298,8 +298,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
 
 namespace {
 
-// Maximum number of keys with the same hash.
-constexpr int kMaxCollisions = 8;
+constexpr int kMaxCollisions = 8;  // keys with the same hash
 
 uint64_t hash_of(const std::string& key) {
   uint64_t hash = 14695981039346656037ULL;  // FNV-1a

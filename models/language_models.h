@@ -32,8 +32,7 @@ struct BertSelfAttention : ConfiguredModule<BertConfig> {
   torch::nn::Linear value = register_module("value", torch::nn::Linear(config.hidden, config.hidden));
 };
 
-// BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence. The
-// gradient enters as in a sequence classifier.
+// BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence.
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, with its names. Two

@@ -47,7 +47,6 @@ BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options);
 // Tokens are sorted by expert, and the experts run as grouped matrix products: transformers' experts implementation
 // "grouped_mm". The number of tokens per expert depends on data, but their sum does not. Unlike there, expert outputs
 // are weighted in the model's dtype.
-
 struct DeepseekConfig {
   int64_t layers = 61;
   int64_t dense_layers = 3;  // the first layers, without experts

@@ -24,7 +24,6 @@ std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
 //
 // The default stream, 0, is not noted; others are numbered in order of first use. Work on a stream is ordered, so an
 // event is the last node issued on its stream before it. Events without a waiter are not noted.
-
 class StreamRecord {
  public:
   explicit StreamRecord(uint32_t session) : session_(session) {}
@@ -63,7 +62,6 @@ class StreamRecord {
 // compares the tensor with that value. An unknown tensor on a known storage becomes an alias value, so `.data =`,
 // detach and unpacked saved variables need no hook. An unknown storage becomes a placeholder. The recorder owns no fake
 // tensor, so use counts, on which autograd's in-place gradient accumulation depends, are the same as without it.
-
 class Recorder final : public CallObserver, public SavedTensorObserver, public StreamObserver {
  public:
   explicit Recorder(ModeState& mode);

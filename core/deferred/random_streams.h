@@ -61,7 +61,6 @@ RandomFill random_fill_of(const Graph& graph, NodeId node);
 // with a known state. To detect a change, the generator holds a *ticket* during recording: a state that encodes the
 // segment and the number of draws. Restoring a ticket begins a segment with the state that it encodes; any other state
 // begins a segment with itself. At the end the generator gets the state that running the program would have produced.
-
 class RandomStreams {
  public:
   // Runs an unknown draw and returns the state after it. It may request earlier draws, but no later ones.
@@ -128,8 +127,7 @@ class RandomStreams {
 
   uint32_t stream_of(const std::optional<at::Generator>& generator);
   void observe(uint32_t stream);
-  // Returns the generator state that a ticket of this record refers to, on any stream; nullopt if `state` is not a
-  // ticket.
+  // Returns the state that a ticket of this record refers to, on any stream; nullopt if `state` is not a ticket.
   std::optional<RandomState> state_of_ticket(const RandomState& state);
   RandomState current_state(const at::Generator& generator);
   void put_ticket(uint32_t stream);

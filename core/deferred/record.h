@@ -26,8 +26,7 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
  public:
   // Begins a record in a new mode and becomes its observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
-  // Returns the record of a deferred tensor; nullptr for others. O(1). Another thread may be materializing it
-  // meanwhile.
+  // Returns the record of a deferred tensor; nullptr for others. O(1). Another thread may be materializing it.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
   // Locked exclusively while a tensor's storage is replaced, so that readers on other threads see a consistent state.
   static std::shared_mutex& storage_swap_mutex();
@@ -83,8 +82,7 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> new_meta_storages;
   // Returns the real storage if it is still alive.
   c10::Storage real_storage(StorageId id);
-  // Materializes a tensor whose storage was materialized through another one, which copies nothing. Returns whether it
-  // was.
+  // Returns whether the tensor's storage was materialized through another one. If so, uses it, without a copy.
   bool join_real_storage(const FakeTensorImpl& fake);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 
