@@ -659,7 +659,7 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
   return target;
 }
 
-// ---- Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
+// Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
 //
 // Freed and reallocated memory becomes a new storage in the graph. The old storage is freed, and the new one is
 // allocated by aten::empty, whose contents are also undefined. Contents kept by the program become a copy. Tensors on

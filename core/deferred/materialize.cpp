@@ -24,8 +24,7 @@ struct RecipeOfTensor final : c10::intrusive_ptr_target {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   c10::Device device = c10::Device(c10::kCPU);
-  bool conj = false;
-  bool neg = false;
+  bool conj = false, neg = false;
 };
 
 struct Named {
@@ -250,8 +249,7 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   }
 }
 
-// Returns the tensors of a module and its submodules, children first. Not Module::modules(), which requires a shared_ptr
-// to the root.
+// Returns the tensors of a module, children first. Not Module::modules(), which requires a shared_ptr to the root.
 std::vector<Named> tensors_of(const torch::nn::Module& root, const MaterializeModuleOptions& options = {}) {
   struct Visited {
     const torch::nn::Module* module;

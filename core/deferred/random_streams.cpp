@@ -59,15 +59,12 @@ Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to
   return words((range >= kWide ? 2 : 1) * elements(graph, value));
 }
 
-// ---- Operators that may use MKL
-
 using Sampler = void (*)(at::Tensor&, const at::Generator&);
 
 // A linear function of the number of elements.
 struct Line {
   bool straight = false;  // the measurement was linear
-  uint64_t each = 0;
-  uint64_t constant = 0;
+  uint64_t each = 0, constant = 0;
 };
 
 Line measure(Sampler sample, at::ScalarType dtype) {
@@ -84,9 +81,7 @@ Line measure(Sampler sample, at::ScalarType dtype) {
     }
     return ~uint64_t{0};
   };
-  const uint64_t a = drawn_for(10);
-  const uint64_t b = drawn_for(20);
-  const uint64_t c = drawn_for(1000);
+  const uint64_t a = drawn_for(10), b = drawn_for(20), c = drawn_for(1000);
   if (b < a || c < b) return {};
   const uint64_t each = (b - a) / 10;
   if (b != a + 10 * each || c != a + 990 * each || 10 * each > a) return {};
@@ -429,8 +424,7 @@ RandomState RandomStreams::state_at(uint32_t number, Point point) {
   };
   const auto [first, start] = nearest(streams_[number]);
   RandomState state = *start;
-  uint64_t words = 0;
-  uint64_t total = 0;
+  uint64_t words = 0, total = 0;
   const auto flush = [&] { skip(state, {Consumption::Kind::kWords, std::exchange(words, 0)}); };
   for (uint32_t i = first; i < point.draw; ++i) {
     const auto [node, consumption] = streams_[number].draws[i];

@@ -150,8 +150,7 @@ void Recipe::note_origin(NodeId node) {
       arguments[0].kind != ArgumentKind::kValue) {
     return;
   }
-  const ValueId before = arguments[0].ref.value;
-  const ValueId after = results[0].ref.value;
+  const ValueId before = arguments[0].ref.value, after = results[0].ref.value;
   if (!same_tensor(graph_, before, after)) return;
   if (after.index >= origins_.size()) origins_.resize(std::max<size_t>(after.index + 1, origins_.size() * 2));
   origins_[after.index] = origin_of(before);
@@ -245,8 +244,7 @@ class Recipe::Walk {
 
   // Returns whether all outputs of `node` are on storages that start from a later snapshot.
   bool is_before_snapshots(NodeId node) const {
-    bool all = true;
-    bool any = false;
+    bool all = true, any = false;
     graph_.for_each_output(node, [&](ValueId value) {
       any = true;
       const auto begin = begins_.find(graph_.value(value).storage);
@@ -315,8 +313,7 @@ class Recipe::Walk {
   // Contents from this node on, up to the readers seen so far, are covered.
   std::unordered_map<StorageId, uint32_t> covered_from_;
   std::priority_queue<uint32_t> pending_;
-  std::vector<Step> steps_;
-  std::vector<Step> placeholders_;
+  std::vector<Step> steps_, placeholders_;
   bool checked_ = false;
 };
 

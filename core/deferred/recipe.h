@@ -155,7 +155,6 @@ class Recipe {
 //   - an allocation by aten::empty_strided;
 //   - a snapshot by an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the constant
 //     if it is written.
-
 class RecipeGraph {
  public:
   RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group);

@@ -275,8 +275,6 @@ void DeferredRecord::leave() noexcept {
   mutex_.unlock();
 }
 
-// ---- Data-dependent calls: computed immediately, from only what they read
-
 namespace {
 
 bool has_mask(const torch::jit::Stack& stack, size_t begin) {
@@ -374,8 +372,6 @@ void DeferredInit::finish() {
   });
   record->end_scope();
 }
-
-// ---- Contents of deferred tensors for readers without an operator: Python's tolist(), numpy() and printing
 
 bool is_deferring() { return DeferredRecord::recording() != nullptr; }
 

@@ -409,8 +409,7 @@ void Interpreter::run_builtin(NodeId node) {
 }
 
 at::Tensor Interpreter::alias_of(NodeId node) const {
-  const ValueId from = graph_.arguments(node)[0].ref.value;
-  const ValueId to = graph_.results(node)[0].ref.value;
+  const ValueId from = graph_.arguments(node)[0].ref.value, to = graph_.results(node)[0].ref.value;
   const at::Tensor source = value(from).toTensor();
   const Value& result = graph_.value(to);
   const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);

@@ -283,8 +283,6 @@ class Compiler {
     step.released.size = static_cast<uint32_t>(values.size()) - step.released.begin;
   }
 
-  // ---- Values that share one tensor
-
   void compile_identity(Step& step) {
     const OperatorFacts& facts = graph_.facts(node_);
     const auto arguments = graph_.arguments(node_);
@@ -296,8 +294,7 @@ class Compiler {
           arguments[argument].kind != ArgumentKind::kValue) {
         return;
       }
-      const ValueId before = arguments[argument].ref.value;
-      const ValueId after = results[result].ref.value;
+      const ValueId before = arguments[argument].ref.value, after = results[result].ref.value;
       if (same_place(graph_, before, after)) {
         join(before, after);
       } else if (written) {
@@ -453,8 +450,7 @@ class Compiler {
 std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
                                                            const InterpreterOptions& options) {
   Graph graph = parse(text);
-  size_t inputs = 0;
-  size_t outputs = 0;
+  size_t inputs = 0, outputs = 0;
   NodeId last;
   for (const NodeId node : graph.nodes()) {
     inputs += graph.node(node).target == target_of(Builtin::kInput);

@@ -136,8 +136,7 @@ bool is_valid_enum(const c10::Argument& argument, const c10::IValue& value) {
 
 c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
                      const ValueTable& values) {
-  // The element type distinguishes lists of optional tensors, tensors and numbers. Symbolic types are plain at run
-  // time.
+  // The element type distinguishes lists of optional tensors, tensors and numbers. Symbolic types are plain here.
   c10::TypePtr stored = element;
   if (element->kind() == c10::TypeKind::SymIntType) stored = c10::IntType::get();
   if (element->kind() == c10::TypeKind::SymFloatType) stored = c10::FloatType::get();
@@ -202,8 +201,6 @@ IValues flat_arguments(std::span<const NamedOperand> operands, const ValueTable&
   return result;
 }
 
-// ---- Operators with graph arguments: torch.ops.higher_order.*
-
 // Runs a subgraph of the node on the given inputs.
 using RunGraph = std::function<IValues(const ExportedGraph&, IValues)>;
 
@@ -267,14 +264,9 @@ IValues with_autocast(const HigherOrderCall& call) {
 IValues run_cond(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
   if (head.size() != 1) refuse_form("the first input should be a condition");
-  bool condition = false;
-  if (head[0].isTensor()) {
-    condition = head[0].toTensor().item().toBool();  // throws DataDependentError for unknown data
-  } else if (head[0].isBool()) {
-    condition = head[0].toBool();
-  } else {
-    refuse_form("the condition is of type " + head[0].tagKind());
-  }
+  if (!head[0].isTensor() && !head[0].isBool()) refuse_form("the condition is of type " + head[0].tagKind());
+  const bool condition = head[0].isTensor() ? head[0].toTensor().item().toBool()  // DataDependentError if unknown
+                                            : head[0].toBool();
   const ExportedGraph& branch = graph_at(call, condition ? 1 : 2);
   return call.run(branch, operands_from(call, 3));
 }
@@ -291,11 +283,8 @@ IValues checkpointed(const HigherOrderCall& call) {
   }
   IValues operands = flat_arguments(positional, call.values);
   Tensors tensors;
-  for (const c10::IValue& operand : operands) {
-    if (operand.isTensor()) tensors.push_back(operand.toTensor());
-  }
   for (c10::IValue& operand : operands) {
-    if (operand.isTensor()) operand = at::Tensor();
+    if (operand.isTensor()) tensors.push_back(std::exchange(operand, at::Tensor()).toTensor());
   }
   const Tensors results = checkpoint_tensors(
       [&graph, run = call.run_later, operands](const Tensors& inputs) {
@@ -346,8 +335,7 @@ struct Located : Kind, LocatedError {
 // Returns aten::linear, "" for "torch.ops.aten.linear.default".
 c10::OperatorName operator_name(std::string_view target) {
   const std::string_view rest = target.substr(std::min(kOperators.size(), target.size()));
-  const size_t first = rest.find('.');
-  const size_t last = rest.rfind('.');
+  const size_t first = rest.find('.'), last = rest.rfind('.');
   if (!target.starts_with(kOperators) || first == std::string_view::npos || first == last) {
     throw Error("the target is a Python function, not an operator; only operators can run without Python");
   }
@@ -420,8 +408,7 @@ class ExportedExecutor {
   }
 
  private:
-  // Module context of a graph: nodes without a module stack, such as in branches of cond, are in the modules `around`
-  // it.
+  // Module context of a graph: nodes without a module stack, as in branches of cond, are in the modules `around` it.
   struct Place {
     const ModuleStack& around;
     ModuleRegions& regions;

@@ -210,8 +210,7 @@ constexpr size_t kMaxBytesRead = 64 * 1024;
 
 struct FixedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   auto operator<=>(const FixedGeometry&) const = default;
 };
