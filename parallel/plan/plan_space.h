@@ -1,4 +1,3 @@
-// Enumerates the search space of plans.
 #pragma once
 
 #include <compare>

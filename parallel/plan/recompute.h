@@ -1,4 +1,3 @@
-// Applies recompute and offload to the graph of a rank.
 #pragma once
 
 #include <span>

@@ -26,7 +26,6 @@ class RowWriter {
     add(PipelineWork::kBackward, stage, inputs_);
     ++weights_[static_cast<size_t>(stage)];
   }
-  // Overlaps the last action with the next one.
   void overlap_next() { row_.back().overlaps_next = true; }
   int32_t forwards(int32_t stage) const { return forwards_[static_cast<size_t>(stage)]; }
   int32_t inputs(int32_t stage) const { return inputs_[static_cast<size_t>(stage)]; }

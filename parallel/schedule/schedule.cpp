@@ -54,8 +54,6 @@ PipelineSchedule PipelineSchedule::named(std::string_view name, const PipelineSi
   return {std::string(name), known.rows(size)};
 }
 
-// Text of actions, and the CSV format of torch.distributed.pipelining.
-
 namespace {
 
 constexpr std::array<std::string_view, kPipelineWorks> kWorkNames = {

@@ -28,7 +28,6 @@ namespace shadowgraph {
 
 namespace {
 
-// Kinds of operators that read a storage.
 struct Readers {
   bool matmul = false;
   bool other = false;
@@ -232,7 +231,6 @@ int64_t entries(const CacheLayer& layer, int64_t tokens, int64_t page) {
   return (kept + page - 1) / page * page / layer.stride;
 }
 
-// Simulates an engine with a paged KV cache.
 class Engine {
  public:
   Engine(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options)

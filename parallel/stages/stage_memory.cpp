@@ -103,21 +103,17 @@ void OptimizerShare::join_node(const Graph& graph, NodeId node) {
   }
 }
 
-namespace {
-
 constexpr uint8_t kAllocated = 0, kScratch = 1, kFreed = 2;
 constexpr uint32_t kForwardPiece = 0, kInputPiece = 1, kWeightPiece = 2;
 constexpr uint32_t kEnd = 0xFFFFFFFEU;  // after all nodes of a piece
 
-int64_t trained_elements(const Graph& graph, StorageId parameter) {
+static int64_t trained_elements(const Graph& graph, StorageId parameter) {
   int64_t elements = 0;
   graph.for_each_output(graph.storage(parameter).born, [&](ValueId v) {
     if (graph.value(v).requires_grad) elements += graph.numel(v);
   });
   return elements;
 }
-
-}  // namespace
 
 StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment)
     : costs_(costs),

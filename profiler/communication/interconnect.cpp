@@ -152,7 +152,6 @@ LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
   return reached;
 }
 
-// Returns the ranks of a group, sorted.
 std::vector<int64_t> ranks_of(const ProcessGroupInfo& group) {
   std::vector<int64_t> ranks = group.ranks;
   if (ranks.empty()) {
@@ -290,7 +289,6 @@ const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& gr
   return table == by_size->second.end() || table->second.empty() ? nullptr : &table->second;
 }
 
-// Returns the cost of a transfer between this process and its peer.
 CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const Interconnect& links, int64_t peer) {
   if (peer < 0) peer = (group.rank + 1) % group.size;
   const auto rank_of = [&](int64_t place) {

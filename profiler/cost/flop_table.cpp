@@ -146,7 +146,6 @@ Count triangular_solve_flops(const OperandShapes& call) {
   return counted(kSolves * a->rows * static_cast<double>(element_count(call.result(0))));
 }
 
-// Counts LU and two triangular solves; the arguments are A and B.
 Count lu_and_solve_flops(const OperandShapes& call) {
   const auto a = square_matrices(call.shape(0));
   const Count solve = triangular_solve_flops<0, 2>(call);

@@ -1,4 +1,3 @@
-// Rules for scratch memory inside kernels, by operator.
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>
@@ -124,7 +123,6 @@ Bytes reduction(const OperandShapes& call) {
   const bool inner = (reduced >> (rank - 1) & 1) != 0;
   return partial_results(outputs, inputs, inner, accumulator_bytes(call.argument(0).element_bytes));
 }
-// sum(self) of all elements.
 Bytes whole_reduction(const OperandShapes& call) {
   return partial_results(1, product_of(call.shape(0)), true, accumulator_bytes(call.argument(0).element_bytes));
 }

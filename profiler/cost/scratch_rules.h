@@ -18,7 +18,6 @@ struct ScratchRow {
   const char* file = __builtin_FILE();
 };
 
-// Returns all rows for a device type.
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device);
 // Returns the row for an operator on a device; nullptr without one.
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device);

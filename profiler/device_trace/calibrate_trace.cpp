@@ -1,4 +1,3 @@
-// MemoryFit a device spec and interconnect to a trace.
 #include <fmt/format.h>
 
 #include <algorithm>

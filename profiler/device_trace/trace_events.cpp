@@ -1,4 +1,3 @@
-// Reads the events of a torch.profiler trace, optionally compressed with gzip.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -133,7 +133,6 @@ class CallText {
 using nlohmann::json;
 constexpr int kVersion = 1;
 
-// Restores the state of the default CPU generator.
 class GeneratorGuard {
  public:
   GeneratorGuard() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
@@ -146,7 +145,6 @@ class GeneratorGuard {
   at::Tensor state_;
 };
 
-// Disables autograd, view tracking and autocast, as in a replay.
 struct ReplayScope {
   c10::AutoGradMode grad_mode{false};
   c10::impl::ExcludeDispatchKeyGuard keys{c10::autograd_dispatch_keyset_with_ADInplaceOrView |

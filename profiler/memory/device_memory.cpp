@@ -63,7 +63,6 @@ class TrainingRun {
   void record_history() { allocator_.record_history(); }
   // Returns the number of allocator calls after which reserved bytes first reached their peak.
   int64_t calls_at_peak() const { return calls_at_peak_; }
-  // Records the allocator's state after so many calls.
   void record_after(int64_t takes) { record_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
@@ -95,7 +94,6 @@ class TrainingRun {
     return result_;
   }
 
-  // Runs the graph once and returns the peaks of each range of nodes.
   std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
     std::vector<AllocatorPeaks> peaks;

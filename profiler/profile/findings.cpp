@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "ir/analysis/module_tree.h"
 #include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -62,7 +61,6 @@ class Search {
          .bytes = bytes});
   }
 
-  // Finds saved results of operators that are cheap to recompute.
   void cheap_activations() {
     int64_t bytes = 0;
     int64_t flops = 0;

@@ -15,10 +15,9 @@
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
-namespace {
 
 // Returns the device memory of the recorded steps; empty if none was recorded, or the device has no allocator.
-std::optional<int64_t> bytes_of_run(const Profile& profile) {
+static std::optional<int64_t> bytes_of_run(const Profile& profile) {
   if (!profile.run || !profile.device_memory) return std::nullopt;
   const auto reserved = profile.run->reserved_peak();
   if (!reserved) return std::nullopt;
@@ -26,13 +25,13 @@ std::optional<int64_t> bytes_of_run(const Profile& profile) {
 }
 
 // Formats bytes as a number of `unit` (GiB or MiB), without the unit: "21.3".
-std::string in_unit(int64_t bytes, int64_t unit) {
+static std::string in_unit(int64_t bytes, int64_t unit) {
   const double number = static_cast<double>(bytes) / static_cast<double>(unit);
   return fmt::format("{:.{}f}", number, number < 10 ? 2 : 1);
 }
 
 // Returns " of an L4 24 GB", " (title)", or nothing for a plain size.
-std::string device_phrase(const MemoryLimit& memory) {
+static std::string device_phrase(const MemoryLimit& memory) {
   if (memory.device.empty()) return memory.title.ends_with("iB") ? "" : " (" + memory.title + ")";
   std::string title = memory.title;
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "GeForce "}) {
@@ -42,8 +41,6 @@ std::string device_phrase(const MemoryLimit& memory) {
   const bool vowel = std::string_view("AEFHILMNORSX8").find(title.front()) != std::string_view::npos;
   return fmt::format(" of {} {}", vowel ? "an" : "a", title);
 }
-
-}  // namespace
 
 std::optional<MemoryFit> fits(const Profile& profile) {
   if (!profile.limit) return std::nullopt;

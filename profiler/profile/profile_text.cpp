@@ -1,4 +1,3 @@
-// Writes the text report of a profile. Internal to profiler/.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

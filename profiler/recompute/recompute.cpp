@@ -1,4 +1,3 @@
-// Recompute curves as tables and JSON; steps in the input formats of other checkpointing solvers.
 #include "shadowgraph/profile/recompute.h"
 
 #include <fmt/format.h>

@@ -13,7 +13,6 @@
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -32,7 +31,6 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/units.h"
 #include "support/stopwatch.h"
 
 namespace shadowgraph {

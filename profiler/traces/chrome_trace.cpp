@@ -264,7 +264,6 @@ json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step)
   return call;
 }
 
-// Names and orders the rows.
 void name_rows(const Profile& profile, Events& events) {
   const auto name_row = [&](int row, const std::string& name) {
     events.push_back(

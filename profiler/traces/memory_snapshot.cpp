@@ -1,5 +1,4 @@
 #include "ir/analysis/module_tree.h"
-#include "ir/text/words.h"
 #include "profiler/memory/allocation_order.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"

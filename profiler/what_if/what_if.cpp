@@ -82,7 +82,6 @@ Peak peak_of(const Lifetimes& lifetimes) {
   return most;
 }
 
-// Returns the bytes of storages that outlive the step, by kind.
 BytesByKind held_at_end(const Lifetimes& lifetimes) {
   BytesByKind held{};
   for (const Lifetime& lifetime : lifetimes.all) {
@@ -232,7 +231,6 @@ class Scenario {
     return lifetimes;
   }
 
-  // Shards storages over ranks with ZeRO.
   void apply_zero(Lifetimes& lifetimes) const {
     const int64_t ranks = change_.ranks;
     const auto share = [&](int64_t bytes) { return (bytes + ranks - 1) / ranks; };

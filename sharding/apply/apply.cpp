@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "core/calls/calls_on_fakes.h"
-#include "core/fake/process_groups.h"
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/graph.h"
@@ -35,12 +35,10 @@
 
 namespace shadowgraph {
 
-namespace {
-
-std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
+static std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
 // Returns contiguous strides in the order of the given strides.
-std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+static std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
@@ -52,8 +50,6 @@ std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const 
   }
   return dense;
 }
-
-}  // namespace
 
 class Application {
  public:
@@ -305,7 +301,6 @@ class Application {
     return made;
   }
 
-  // Returns for each operand whether the node writes to it.
   std::vector<bool> written_operands(NodeId node) const {
     std::vector<bool> written;
     const OperatorFacts& facts = read_.facts(node);
@@ -386,7 +381,6 @@ class Application {
     if (names_strides) strides_ = std::move(strides);
   }
 
-  // Returns true if a view by strides equals a view by sizes.
   bool is_reshape(ValueId source, ValueId result) const {
     const auto ref = [](std::span<const int64_t> ints) { return c10::IntArrayRef(ints.data(), ints.size()); };
     const auto strides = at::detail::computeStride(ref(read_.sizes(source)), ref(read_.strides(source)),

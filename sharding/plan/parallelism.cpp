@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/graph/analysis.h"

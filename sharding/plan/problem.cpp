@@ -174,7 +174,6 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   return strategies;
 }
 
-// Returns the number of the new variable.
 uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors, RuleSource source,
                                                std::span<const AxisStrategy> axis, const NodeTime& time) {
   const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, axis, options_.mesh);
@@ -585,7 +584,6 @@ void ShardingProblemBuilder::finish_edges() {
   }
 }
 
-// Ties the variables of add_memory to those that produce the results.
 void ShardingProblemBuilder::tie_memory() {
   std::map<size_t, uint32_t> of_size;
   for (const auto& [number, holder] : ties_) {

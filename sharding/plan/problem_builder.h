@@ -18,7 +18,6 @@
 
 namespace shadowgraph {
 
-// Uses of memory, by position in program order.
 struct MemoryUse {
   std::vector<NodeId> nodes;
   IdMap<NodeId, int64_t> position;

@@ -97,7 +97,6 @@ class Classifier {
     return fmt::format("{} {}", key, ordinals_[same]++);
   }
 
-  // Returns the index of a value among its producer's results.
   uint32_t position_of(ValueId value) const {
     uint32_t position = 0;
     uint32_t found = 0;

@@ -1,10 +1,8 @@
-// Searches or evaluates a plan, assesses it, and writes the result as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <map>
@@ -50,7 +48,6 @@ namespace {
 constexpr double kGoodEfficiency = 0.9;  // efficiency above which no speedups are suggested
 constexpr double kNotableShare = 0.05;   // fraction of the step time
 
-// Use of each mesh axis by a plan.
 struct AxisUse {
   std::vector<bool> anything;    // some tensor is sharded or partial
   std::vector<bool> vocabulary;  // log_softmax is sharded

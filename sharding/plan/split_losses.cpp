@@ -19,18 +19,15 @@
 #include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph {
-namespace {
 
 constexpr size_t kReduction = 3;
 
-bool is_mean_loss(const Graph& graph, NodeId node) {
+static bool is_mean_loss(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::nll_loss_forward" && name != "aten::nll_loss2d_forward") return false;
   const Argument& reduction = graph.arguments(node)[kReduction];
   return reduction.kind == ArgumentKind::kInt && reduction.i == at::Reduction::Mean;
 }
-
-}  // namespace
 
 int64_t split_mean_losses(Graph& graph) {
   std::vector<NodeId> losses;

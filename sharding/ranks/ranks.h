@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "shadowgraph/capture/process_group.h"
-#include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
@@ -17,7 +16,6 @@ std::vector<int64_t> ranks_of_group(int64_t ranks, int64_t apart);
 // Describes a group in the graph, after the placeholders.
 void add_group_note(Graph& graph, const ProcessGroupInfo& group);
 
-// Registers the graph's groups in this process during its lifetime.
 class GroupsOfGraph {
  public:
   explicit GroupsOfGraph(const Graph& graph);

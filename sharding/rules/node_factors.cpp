@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/units.h"
@@ -138,7 +137,6 @@ bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
 
 constexpr int64_t kUnknown = -1;
 
-// A tensor and the pattern it is matched with.
 struct Bound {
   TensorFactors* tensor;
   const TensorPattern* pattern;

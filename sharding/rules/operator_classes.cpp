@@ -40,7 +40,6 @@ TensorFactors& self_of(FactorBuilder& b) {
   return b.made.operands[0];
 }
 
-// Names unnamed dimensions d0, d1, ...
 void name_dims(FactorBuilder& b, TensorFactors& tensor) {
   for (size_t d = 0; d < tensor.dims.size(); ++d) {
     if (tensor.dims[d].empty()) tensor.dims[d] = {b.factor(fmt::format("d{}", d), tensor.sizes[d])};
@@ -228,7 +227,6 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// Passes all dimensions except one.
 void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactors& to, size_t to_dim) {
   size_t at = 0;
   for (size_t d = 0; d < from.dims.size(); ++d) {
@@ -428,7 +426,6 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   for (Factor& factor : b.made.factors) factor.whole |= whole;
 }
 
-// Any sharding of the requested sizes.
 void factory(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   name_dims(b, made);
@@ -696,7 +693,6 @@ void alias(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// A placeholder may have any layout.
 void placeholder(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& result : b.made.results) name_dims(b, result);
 }
@@ -713,7 +709,6 @@ void end(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Replicated only.
 void whole(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) b.whole(operand);
   for (TensorFactors& result : b.made.results) b.whole(result);

@@ -123,7 +123,6 @@ class JsonReader {
     expect('}');
   }
 
-  // A member of an object and how it is read.
   struct Field {
     std::string_view key;
     std::function<void()> read;

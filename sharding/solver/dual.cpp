@@ -8,16 +8,12 @@
 
 namespace shadowgraph {
 
-namespace {
-
 // Bound on amounts, so that sums of a few stay below 2^53.
 constexpr double kLargestExact = 0x1p50;
 
-SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
+static SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
   for (size_t i = 0; i < size; ++i) least[i] = std::min(least[i], base + row[i]);
 }
-
-}  // namespace
 
 DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
   const size_t count = model.size();

@@ -200,7 +200,6 @@ class CoreProgram {
   int32_t limit_column_ = -1;
 };
 
-// Feasibility does not depend on costs.
 AssignmentProblem without_costs(AssignmentProblem problem) {
   const auto clear = [](std::vector<int64_t>& costs) {
     for (int64_t& cost : costs) cost = cost == kForbidden ? kForbidden : 0;

@@ -7,16 +7,14 @@
 
 namespace shadowgraph {
 
-namespace {
-
 constexpr uint32_t kOutside = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kPenaltyInterval = 64;     // moves between penalty updates of exceeded rows
 constexpr int64_t kRefreshInterval = 20000;  // moves between recomputations of sums, against drift
 constexpr uint32_t kHubDegree = 200;         // variables with more neighbors are rarely included in a tree
 constexpr uint32_t kTreeSizes[] = {2, 8, 16, 32, 64, 200};
 
-SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row, double base,
-                                       size_t size) {
+static SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row,
+                                              double base, size_t size) {
   for (size_t i = 0; i < size; ++i) {
     const double sum = base + row[i];
     const bool better = sum < least[i];
@@ -24,8 +22,6 @@ SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* 
     least[i] = better ? sum : least[i];
   }
 }
-
-}  // namespace
 
 LocalSearch::LocalSearch(const CompactModel& model, uint64_t seed) : model_(model), random_(seed) {
   prices_.assign(model.rows(), 0);
@@ -278,7 +274,6 @@ void LocalSearch::step() {
   grow(root, kTreeSizes[draw(std::size(kTreeSizes))]);
   optimize_tree();
 
-  // Add the usage of the tree's new states.
   const size_t size = tree_.size();
   uint32_t low = kOutside;
   uint32_t high = 0;

@@ -16,7 +16,6 @@ class LocalSearch {
   LocalSearch(const CompactModel& model, uint64_t seed);
 
   void load(std::span<const uint32_t> states);
-  // Sets prices by row, with a weight.
   void set_prices(std::span<const double> prices, double weight);
   // If not bounded, moves may exceed the limit; only prices discourage it.
   void set_bounded(bool bounded) { bounded_ = bounded; }

@@ -1,4 +1,3 @@
-// Usages of a pairwise model's variables by point of time.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +54,6 @@ class UsageModel {
   size_t points() const { return times_.size(); }
   const std::vector<UsageItem>& items(uint32_t v) const { return items_[v]; }
   double limit() const { return limit_; }
-  // Returns the usages of an edge's pairs.
   const std::vector<UsageItem>& pairs(uint32_t e) const { return pairs_[e]; }
 
   std::vector<double> profile(const PairwiseModel& model, std::span<const uint32_t> states) const;
