@@ -19,7 +19,6 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using enum PipelineWork;

@@ -567,9 +567,7 @@ class PlanSearch {
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
       const std::optional<Estimate> estimate = fitting(*candidate, enough);
-      if (candidate->fits() && !best.seconds) {
-        best.why_not = fmt::format("none within {} times the best", kMuchSlower);
-      }
+      if (candidate->fits() && !best.seconds) best.why_not = fmt::format("none within {} times the best", kMuchSlower);
       if (!estimate) continue;
       best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
       enough = estimate->seconds;

@@ -22,7 +22,6 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Maps each rank of the program to the captured rank that represents it.

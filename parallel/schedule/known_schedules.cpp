@@ -40,8 +40,6 @@ class RowWriter {
   std::vector<PipelineAction> row_;
 };
 
-// Schedules in which a micro-batch passes the ranks in order, once or several times.
-
 // A rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then other backwards.
 class InterleavedRank {
  public:

@@ -25,12 +25,10 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
 struct Readers {
-  bool matmul = false;
-  bool other = false;
+  bool matmul = false, other = false;
 };
 
 IdMap<StorageId, Readers> readers_of(const Graph& graph) {

@@ -245,8 +245,7 @@ void StageMemory::place_optimizer(StorageId storage) {
 
 // Returns whether the storage is a partial gradient of a tied parameter, which stays on its stage until reduced.
 bool StageMemory::is_gradient_of_tied(StorageId storage) const {
-  const NodeId born = graph_.storage(storage).born;
-  return assignment_.piece(born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
+  return assignment_.piece(graph_.storage(storage).born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
 }
 
 void StageMemory::place_allocated(StorageId storage) {

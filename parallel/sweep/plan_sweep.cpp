@@ -18,7 +18,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Exposed communication of a rank, in seconds.

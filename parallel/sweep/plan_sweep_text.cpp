@@ -110,9 +110,7 @@ nlohmann::json to_json(const PlanTable& table) {
                     {"model_flops_share", row.share},
                     {"exposed_seconds", row.exposed},
                     {"waiting_share", row.waiting}});
-      if (table.kind == PlanSweepKind::kPrice) {
-        entry.update({{"training_seconds", row.training}, {"price", row.price}});
-      }
+      if (table.kind == PlanSweepKind::kPrice) entry.update({{"training_seconds", row.training}, {"price", row.price}});
     }
     rows.push_back(std::move(entry));
   }

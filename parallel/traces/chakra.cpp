@@ -22,7 +22,6 @@
 #include "support/files.h"
 
 namespace shadowgraph {
-
 namespace {
 
 class ProtobufMessage {

@@ -249,9 +249,7 @@ class Span {
   struct Used {
     int64_t hops = 0;  // between blocks, in a ring through all
     int64_t fan = 0;   // maximum number of blocks of the level below in a block
-    double latency = 0;
-    double bandwidth = 0;
-    double direct = 0;
+    double latency = 0, bandwidth = 0, direct = 0;
     int64_t processes = 1;  // in a block of the level below: links that leave the block
     bool chain = false;     // the tree is a chain inside the block
   };
@@ -359,9 +357,7 @@ json to_json(const Interconnect& links) {
     json& entry = object["axes"][axis] = json::object();
     if (own.latency) entry["latency"] = *own.latency;
     if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
-    for (const auto& [kind, table] : own.tables) {
-      entry["tables"][std::string(to_string(kind))] = to_json(table);
-    }
+    for (const auto& [kind, table] : own.tables) entry["tables"][std::string(to_string(kind))] = to_json(table);
   }
   for (const auto& [kind, by_size] : links.tables) {
     json& entry = object["tables"][std::string(to_string(kind))] = json::object();

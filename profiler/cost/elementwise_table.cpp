@@ -280,8 +280,7 @@ MaybeWork mkldnn_rnn(const OperandShapes& call, Work each) {
   if (input.empty()) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));
   const Work unit = recurrent_unit(call.number(kMode, 2));
-  const int64_t units = product_of({each.flops, tokens, call.integer(kMode + 1, 0)});
-  return scaled(units, unit);
+  return scaled(product_of({each.flops, tokens, call.integer(kMode + 1, 0)}), unit);
 }
 // _cudnn_rnn(input, weight[], ..., mode, hidden_size, proj_size, num_layers, ..., bidirectional 7 after mode)
 template <size_t kMode>

@@ -136,8 +136,7 @@ Bytes layer_norm_backward(const OperandShapes& call) {
   if (columns <= 0) return std::nullopt;
   const int64_t rows = product_of(call.shape(1)) / columns;
   if (rows <= 65536 || columns / 32 >= kMultiprocessors / 2) return 0;
-  const int64_t across = divide_up(columns, 32);
-  const int64_t down = std::min(divide_up(rows, 32), 32768 / across);
+  const int64_t down = std::min(divide_up(rows, 32), 32768 / divide_up(columns, 32));
   const int64_t element = call.argument(0).element_bytes;
   const int64_t one = product_of({saturating_add(down, 1), columns, element});
   const bool bias = kBias && call.element(kMask, 2, 0) != 0;

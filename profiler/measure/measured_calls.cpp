@@ -274,8 +274,7 @@ class Bench {
       reach.bytes = at::empty({bytes}, at::TensorOptions(c10::kByte));
       at::Tensor filled = at::empty({0}, at::TensorOptions(reach.dtype));
       filled.set_(reach.bytes.storage(), 0, {bytes / item}, {1});
-      const bool real = c10::isFloatingType(reach.dtype) || c10::isComplexType(reach.dtype);
-      filled.fill_(real ? 0.5 : 0.0);
+      filled.fill_(c10::isFloatingType(reach.dtype) || c10::isComplexType(reach.dtype) ? 0.5 : 0.0);
     }
     graph_.for_each_input(node, [&](ValueId id) {
       const Value& value = graph_.value(id);

@@ -42,8 +42,7 @@ class TrainingRun {
       : costs_(costs), graph_(costs.graph()), order_(order), options_(options) {
     result_.options = options;
     result_.device = device;
-    const bool cuda = device.is_cuda();
-    if (cuda) {
+    if (device.is_cuda()) {
       result_.context = options.assumptions.context;
       const Communication communication = Communication::of(graph_);
       const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
@@ -174,8 +173,7 @@ class TrainingRun {
   std::map<CublasHandle, uint32_t> cublas_steps_;  // step of the first cuBLAS call
   std::set<CublasHandle> workspaces_;              // allocated ones
   bool lost_ = false;
-  int64_t takes_ = 0;
-  int64_t calls_at_peak_ = 0;
+  int64_t takes_ = 0, calls_at_peak_ = 0;
   int64_t record_after_ = -1;
   std::vector<CachingAllocator::SegmentInfo> seen_;
   DeviceMemory result_;

@@ -62,8 +62,7 @@ class Search {
   }
 
   void cheap_activations() {
-    int64_t bytes = 0;
-    int64_t flops = 0;
+    int64_t bytes = 0, flops = 0;
     std::map<std::string, int64_t> by_op;
     // Only storages alive at the peak: those of another micro-batch, or freed by backward already, would free nothing.
     std::vector<bool> seen(graph_.storage_count(), true);

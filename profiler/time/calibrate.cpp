@@ -40,8 +40,7 @@ namespace {
 struct Kernel {
   KernelClass kind;
   std::string name;
-  double flops = 0;
-  double bytes = 0;
+  double flops = 0, bytes = 0;
   std::function<void()> call;
   // Returns the same call in another dtype, for comparison; set for one kernel of each compute-bound class.
   std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};

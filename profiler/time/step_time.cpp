@@ -267,8 +267,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
 
   double host = 0;    // time at which the host has issued the call
   double device = 0;  // time at which the device has finished it
-  double host_operators_end = 0;
-  double possible = 0;
+  double host_operators_end = 0, possible = 0;
   CopyEngines engines(graph, spec);
   const HostParts host_parts(graph, spec);
   const double link = spec.host ? spec.host->link : 0, host_memory = spec.host ? spec.host->bandwidth : 0;

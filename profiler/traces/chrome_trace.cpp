@@ -19,7 +19,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using nlohmann::json;

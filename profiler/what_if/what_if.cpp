@@ -99,11 +99,8 @@ std::optional<c10::ScalarType> dtype_of(const Graph& graph, StorageId storage) {
 }
 
 // A recorded step and the changes of a scenario to the lifetimes of its storages. what_if() calls the parts in this
-// order: recorded(), convert(), later_micro_batch(), with_optimizer(), apply_zero().
-//
-// Another optimizer needs a capture of its step over fake parameters, so its state and
-// temporaries are those of libtorch's implementation.
-
+// order: recorded(), convert(), later_micro_batch(), with_optimizer(), apply_zero(). Another optimizer's step is
+// captured over fake parameters, so its state and temporaries are those of libtorch's implementation.
 class Scenario {
  public:
   // Both must outlive it. Throws Error if the graph is not a training step.

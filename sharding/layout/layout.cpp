@@ -281,8 +281,7 @@ struct LayoutOrder {
 struct PricedStep {
   RedistributionStep step;
   uint32_t to = 0;
-  int64_t picoseconds = 0;
-  int64_t wire = 0;
+  int64_t picoseconds = 0, wire = 0;
 };
 
 // The data about a step that the search needs.

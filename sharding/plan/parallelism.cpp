@@ -56,8 +56,7 @@ bool ends_with_layer(std::string_view module, std::string_view layer) {
 // Returns the dimension of a parameter that `role` shards; negative if none.
 int64_t dimension_of(LinearSharding role, std::string_view name, size_t rank) {
   if (role == LinearSharding::kNone) return -1;
-  const bool bias = name.ends_with("bias");
-  if (rank == 1) return bias && role == LinearSharding::kColumns ? 0 : -1;
+  if (rank == 1) return name.ends_with("bias") && role == LinearSharding::kColumns ? 0 : -1;
   if (rank != 2) return -1;
   const bool transposed = name.find(".c_attn.") != std::string_view::npos ||
                           name.find(".c_fc.") != std::string_view::npos ||

@@ -13,7 +13,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 constexpr const char* kPlanFormat = "shadowgraph-layouts";

@@ -45,10 +45,8 @@ class ShardingProblemBuilder {
     bool tied = false;
   };
   struct EdgeKey {
-    uint32_t producer = 0;  // variable, and tensor index in it
-    uint32_t result = 0;
-    uint32_t user = 0;
-    uint32_t slot = 0;
+    uint32_t producer = 0, result = 0;  // variable, and tensor index in it
+    uint32_t user = 0, slot = 0;
     bool tied = false;
     auto operator<=>(const EdgeKey&) const = default;
   };

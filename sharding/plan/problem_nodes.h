@@ -26,7 +26,6 @@ std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name);
 // their operands are; such chains begin at parameters, whose names have paths.
 //
 // Folding restricts the search space but is always valid: nodes of a class have the same strategies and costs.
-
 struct NodeClasses {
   IdMap<NodeId, uint32_t> class_of;
   uint32_t count = 0;

@@ -334,8 +334,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
     }
     std::string line;
     for (size_t i = 0; i < rows[r].size(); ++i) {
-      const bool last = i + 1 == rows[r].size();
-      line += fmt::format("  {:<{}}", rows[r][i], last ? 0 : widths[i]);
+      line += fmt::format("  {:<{}}", rows[r][i], i + 1 == rows[r].size() ? 0 : widths[i]);
     }
     text += line + "\n";
   }
@@ -345,14 +344,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
 std::string placeholder_table(const ShardingResult& answer, int rows) {
   // Tensors whose names differ only by numbers and that have the same layout share a line.
   struct Alike {
-    int64_t count = 0;
-    int64_t bytes = 0;
-    int64_t local = 0;
+    int64_t count = 0, bytes = 0, local = 0;
   };
   std::vector<std::pair<std::string, std::string>> order;
   std::map<std::pair<std::string, std::string>, Alike> alike;
-  int64_t bytes = 0;
-  int64_t local = 0;
+  int64_t bytes = 0, local = 0;
   for (const PlaceholderLayout& tensor : answer.placeholders) {
     const auto key = std::pair(without_numbers(tensor.name), to_string(tensor.layout));
     const auto [at, is_new] = alike.try_emplace(key);

@@ -1,7 +1,6 @@
 // Rewrites a mean loss as a sum and a division: mean(losses) = sum(losses) / total weight.
 //
-//     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)
-//
+//     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)      becomes
 //     %s, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=2, ignore_index=-100)
 //     %l = aten::div.Tensor(%s, %w)
 //
@@ -61,7 +60,6 @@ int64_t split_mean_losses(Graph& graph) {
 //     gradient       = g - exp(result) * sum(g)
 //
 // The normalized dimension can then be sharded. The formulas are those of passes/decompose/.
-
 int64_t split_log_softmaxes(Graph& graph) {
   constexpr const char* kSplit[] = {"aten::_log_softmax", "aten::_log_softmax_backward_data"};
   std::set<std::string> stay{"aten::amax", "aten::sub", "aten::exp", "aten::sum",

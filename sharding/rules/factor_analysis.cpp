@@ -132,8 +132,7 @@ class FactorAnalysis::Finder {
       int64_t before = 1;
       for (const FactorId f : tensor.dims[d]) {
         const Factor& factor = factors.factors[f];
-        const bool shared = !factor.whole && factor.extent > 1;
-        if (shared && tensor.dims[d].size() == 1) {
+        if (!factor.whole && factor.extent > 1 && tensor.dims[d].size() == 1) {
           parent[root_of(parent, dim)] = root_of(parent, own + f);
         } else if (tensor.dims[d].size() > 1 && factor.extent > 1) {
           ties_.push_back({dim, own + f, before});

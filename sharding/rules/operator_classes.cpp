@@ -17,7 +17,6 @@
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
-
 namespace {
 
 struct ClassRow {
@@ -152,8 +151,7 @@ void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
     b.whole(to);
     return;
   }
-  size_t i = 0;
-  size_t j = 0;
+  size_t i = 0, j = 0;
   int64_t left = 1;  // remainder of from's dimension i - 1
   int64_t right = 1;
   size_t number = 0;
@@ -618,8 +616,7 @@ Indexed indexed(FactorBuilder& b) {
   const Argument* list = b.call.argument("indices");
   if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("the call has no indices");
   found.indices = b.operands(static_cast<uint16_t>(b.call.position("indices")));
-  size_t d = 0;
-  size_t runs = 0;
+  size_t d = 0, runs = 0;
   for (const Argument& index : b.call.graph().list(*list)) {
     if (d >= self.dims.size()) throw Misfit("the call has more indices than dimensions");
     found.dims[d] = index.kind != ArgumentKind::kNone;

@@ -325,8 +325,7 @@ void write_live(std::ostream& out, std::span<const LiveInterval> live) {
 AssignmentProblem read_assignment(std::string_view text) {
   JsonReader reader(text);
   AssignmentProblem problem;
-  bool is_ours = false;
-  bool has_problem = false;
+  bool is_ours = false, has_problem = false;
   const JsonReader::Field ours[] = {
       {"version",
        [&] {

@@ -41,8 +41,7 @@ class DualAscent {
 
  private:
   struct Half {  // an edge as seen from one of its ends
-    uint32_t edge = 0;
-    uint32_t other = 0;
+    uint32_t edge = 0, other = 0;
     bool first = false;  // this end is `a` of the edge
   };
   static size_t message(uint32_t edge, bool to_a) { return 2 * size_t{edge} + (to_a ? 0 : 1); }

@@ -21,7 +21,6 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
-
 namespace {
 
 constexpr int kBranchSteps = 30;                     // price steps per branch

@@ -16,7 +16,6 @@
 #include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Returns the pairs of an edge with usages, in the order of the strategies of the node that replaces it.

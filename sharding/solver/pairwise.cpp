@@ -15,7 +15,6 @@
 #include "sharding/solver/usage.h"
 
 namespace shadowgraph {
-
 namespace {
 
 AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {

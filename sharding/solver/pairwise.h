@@ -33,8 +33,7 @@ struct AllowedPairs {
 };
 
 struct PairTable {
-  uint32_t rows = 0;
-  uint32_t columns = 0;
+  uint32_t rows = 0, columns = 0;
   std::vector<double> costs{};       // row-major
   std::vector<double> transposed{};  // column-major: tables are read in both directions
   AllowedPairs allowed{};            // row-major
@@ -48,8 +47,7 @@ std::shared_ptr<const PairTable> completed(PairTable table);
 class PairwiseModel {
  public:
   struct Edge {
-    uint32_t a = 0;
-    uint32_t b = 0;
+    uint32_t a = 0, b = 0;
     std::shared_ptr<const PairTable> table;  // rows are states of a; nullptr for a removed edge
     uint32_t other(uint32_t v) const { return a == v ? b : a; }
     // Returns the index of the pair of a state of v and one of the other end.
@@ -102,8 +100,7 @@ class PairwiseModel {
   void reparametrize(std::vector<std::vector<double>> unary, const std::vector<std::vector<double>>& from_edges);
   // Log2 of the table entries visited by variable elimination, in total and in the largest table.
   struct Width {
-    double total = 0;
-    double largest = 0;
+    double total = 0, largest = 0;
   };
   Width width() const;
 

@@ -250,8 +250,7 @@ void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage)
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     for (const UsageItem& item : usage.pairs(e)) count(item);
   }
-  double fixed_here = 0;
-  double most_here = 0;
+  double fixed_here = 0, most_here = 0;
   for (uint32_t point = 0; point < usage.points(); ++point) {
     fixed_here += fixed[point];
     most_here += most[point];

@@ -72,14 +72,12 @@ struct CompactModel {
   static constexpr double kForbiddenCost = 0x1p46;
 
   struct Edge {
-    uint32_t a = 0;
-    uint32_t b = 0;
+    uint32_t a = 0, b = 0;
     uint64_t rows_of_a = 0;  // begin of its table in `pairs`, row-major in a
     uint64_t rows_of_b = 0;
   };
   struct Incidence {
-    uint32_t edge = 0;
-    uint32_t other = 0;
+    uint32_t edge = 0, other = 0;
   };
   struct Item {
     uint32_t begin = 0;  // rows
