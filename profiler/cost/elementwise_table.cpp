@@ -78,8 +78,7 @@ MaybeWork norm(const OperandShapes& call, Work each) {
   if (!call.argument(kWeight).present()) each.flops -= 1;
   return scaled(element_count(call.argument(kInput)), each);
 }
-// Counts batch norm: 5 operations an element if it computes statistics, 2 if it uses the running ones; one less without
-// weight.
+// Counts batch norm: 5 operations an element if it computes statistics, 2 with running ones; one less without weight.
 template <size_t kTraining>
 MaybeWork batch_norm(const OperandShapes& call, Work each) {
   if (!call.flag(kTraining, true)) each.flops = 2;

@@ -110,8 +110,7 @@ class TrainingRun {
   }
 
  private:
-  // One cuBLAS workspace for each stream and handle. Each thread has its handle, and the autograd engine runs on a
-  // separate thread.
+  // One cuBLAS workspace for each stream and handle. Each thread has a handle; the autograd engine has its own thread.
   using CublasHandle = std::pair<int32_t, bool>;
   CublasHandle handle_of(uint32_t at) const {
     return {order_.stream(at), graph_.node(costs_.nodes[at]).phase == Graph::kBackward};

@@ -211,11 +211,9 @@ std::string communication_text(const Graph& graph, const Communication& communic
   const bool loop = overlap != nullptr && overlap->steps() != 1;
   std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives{}", "communication",
                                  human_bytes(total.wire), total.calls, loop ? " of all captured steps" : "");
-  if (communication.has_seconds()) {
-    text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
-  } else {
-    text += "; no interconnect specs, so no times";
-  }
+  text += communication.has_seconds()
+              ? fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect())
+              : "; no interconnect specs, so no times";
   text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
   const auto row = [&](const std::string& name, const CommunicationSum& sum) {
     text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),

@@ -115,8 +115,7 @@ struct ConvolutionShape {
   int64_t batch, channels, size;  // size: height and width
 };
 
-// Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels of a group; 0
-// for one group.
+// Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels; 0: one group.
 void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
                   int64_t per_group, std::vector<ConvolutionShape> shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {

@@ -1,5 +1,4 @@
-// Looks up calls in a device's tables of measured operators (shadowgraph/profile/device_spec.h); reads and writes the
-// tables.
+// Looks up calls in, reads and writes a device's tables of measured operators (shadowgraph/profile/device_spec.h).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

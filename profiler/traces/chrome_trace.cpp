@@ -36,11 +36,7 @@ struct KinetoInput {
   json strides = json::array();
 };
 
-json json_list(std::span<const int64_t> values) {
-  json list = json::array();
-  for (const int64_t value : values) list.push_back(value);
-  return list;
-}
+json json_list(std::span<const int64_t> values) { return std::vector<int64_t>(values.begin(), values.end()); }
 
 KinetoInput input_of(const Graph& graph, const Argument& argument) {
   switch (argument.kind) {

@@ -7,8 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Writes pickles (protocol 2) with the opcodes that memory_viz's reader supports: dicts, lists, strings, integers,
-// booleans.
+// Writes pickles (protocol 2) with the opcodes that memory_viz's reader supports.
 class Pickle {
  public:
   Pickle() : out_("\x80\x02") {}

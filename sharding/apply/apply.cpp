@@ -3,8 +3,7 @@
 // uses.
 //
 // A copy is valid as long as nothing writes to its source. A value backed by a copy (the copy or a view of it)
-// therefore records the version of the storage that was copied. Reading one at a later version is an error, as is
-// writing to one.
+// therefore records the version of the storage that was copied. Reading a later version, or writing it, is an error.
 #include "shadowgraph/shard/apply.h"
 
 #include <ATen/TensorUtils.h>
@@ -538,8 +537,7 @@ class Application {
     LocalValue& known = values_[value];
     known = {local, layout, std::nullopt};
     if (is_new && program_.self_of(storage) != lives_in) {
-      // The result is new memory in the whole program but aliases an operand here. That is equivalent unless either is
-      // written to.
+      // New memory in the whole program but an alias of an operand here: equivalent unless either is written to.
       bool written = is_written_later(storage);
       for (size_t i = 0; i < operands.size(); ++i) {
         if (made_.value(taken[i].made).storage == lives_in) {

@@ -115,8 +115,7 @@ class Redistributor {
                          size_t axis);
   ValueId all_to_all(ValueId source, std::span<const int64_t> sizes, const Layout& before,
                      const RedistributionStep& step);
-  // Moves the factor at `position` to the front of memory. `factors` are the dimensions, split, in the order of the
-  // result.
+  // Moves the factor at `position` to the front of memory. `factors`: the split dimensions, in the order of the result.
   ValueId to_front(ValueId source, std::span<const int64_t> factors, size_t position);
   // Moves the first factor back to `position`. `factors` are those of the result.
   ValueId from_front(ValueId source, std::span<const int64_t> factors, size_t position);

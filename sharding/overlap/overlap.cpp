@@ -336,8 +336,7 @@ class IssueOrder {
     return leaves;
   }
 
-  // Waits for results that leave the phase before its next collective of the same kind: a sum of gradients keeps the
-  // sent memory alive.
+  // Waits for results that leave the phase before its next collective of the kind, since a sum keeps sent memory alive.
   void issue_waits_like(NodeId collective) {
     std::vector<NodeId>& lazy = lazy_waits_[graph_.node(collective).target];
     std::vector<NodeId> stay;

@@ -91,9 +91,7 @@ class CutParameters {
     const int64_t left = dimension(operand(node, adds ? "mat1" : "self"));
     const int64_t right = dimension(operand(node, "mat2"));
     if ((left < 0) == (right < 0)) return std::nullopt;
-    const bool sums = left == 1 || right == 0;
-    if (sums) return Placement::partial();
-    return Placement::shard(left == 0 ? 0 : 1);
+    return left == 1 || right == 0 ? Placement::partial() : Placement::shard(left == 0 ? 0 : 1);
   }
 
  private:

@@ -300,8 +300,7 @@ std::optional<double> seconds_with_identical_layers(const Graph& graph, const Sh
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// Evaluates a preset plan; one that exceeds the memory limit is reported with the reason. Without a preset, solves the
-// unrestricted problem.
+// Evaluates a preset plan, with the reason if it exceeds the memory limit; without one, solves the free problem.
 ParallelismCost compare_with(std::optional<Parallelism> hand, const Graph& graph, const ShardingProblem& problem,
                              const DeviceMesh& mesh, const SolveOptions& solving) {
   ParallelismCost compared{.name = hand ? std::string(to_string(*hand)) : "best found"};

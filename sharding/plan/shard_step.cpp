@@ -187,8 +187,7 @@ class AlternatingSearch {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks decrease along the curve for the unsharded step, but not necessarily for a device. The returned choice has
-    // been checked.
+    // Peaks decrease along the curve for the unsharded step, not always for a device; the returned choice is checked.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {

@@ -37,8 +37,7 @@ class GroupsOfGraph {
 //
 //     rows -> [padded] -> all_to_all -> sorted -> products .. products -> sorted -> all_to_all -> [truncated] -> rows
 //
-// Each rank sends the same number of rows to every other. So it has as many rows as before, of fewer experts, times the
-// capacity factor.
+// Each rank sends equally many rows to every other, so it has as many as before times the capacity factor.
 struct ExpertLayers {
   int64_t experts = 0;  // per layer; 0: none
   int64_t rows = 0;     // of all experts of a layer, per micro-batch

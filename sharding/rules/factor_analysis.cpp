@@ -28,8 +28,7 @@ uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
   return element;
 }
 
-// Inserts a split into a chain in which each divides the next. Returns false if it is present or does not fit the
-// chain.
+// Inserts a split into a chain in which each divides the next. Returns false if it is present or does not fit.
 bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (at <= 1 || at >= extent || extent % at != 0) return false;
   const auto place = std::lower_bound(splits.begin(), splits.end(), at);

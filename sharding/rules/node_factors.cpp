@@ -525,8 +525,7 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
   }
 }
 
-// Gives written tensors the layouts of the results that alias them. `out=` tensors have the dimensions of those
-// results.
+// Gives written tensors the layouts of the results that alias them, and `out=` tensors also their dimensions.
 void FactorBuilder::tie_written() {
   const OperatorFacts& facts = call.target().facts();
   for (const OperatorFacts::Alias& alias : facts.aliases) {

@@ -129,8 +129,7 @@ class FactorBuilder {
     local(LocalArgument::Kind::kScaled, argument, std::move(factors));
   }
   void apply(const std::vector<RuleClause>& clauses);
-  // Checks and completes the factors. Unmentioned dimensions are not sharded; written operands get their result's
-  // layout.
+  // Completes and checks: unmentioned dimensions are not sharded; written operands get their result's layout.
   NodeFactors finish();
 
  private:

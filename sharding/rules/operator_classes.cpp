@@ -53,8 +53,7 @@ void view_passes_partial(FactorBuilder& b) {
   b.monotone({{argument}}, false);
 }
 
-// Assigns the factors of `whole` to the tensor's dimensions, aligned from the right. Dimensions of size 1 get none:
-// they are replicated.
+// Assigns the factors of `whole` to the tensor's dimensions, from the right. Dimensions of size 1 are replicated.
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
   const size_t rank = tensor.dims.size();
   if (rank > whole.dims.size()) throw Misfit("an operand has more dimensions than the result");
@@ -108,8 +107,7 @@ void transpose(const RuleText& rule, FactorBuilder& b) {
   move_dims(b, from);
 }
 
-// squeeze, unsqueeze: add and remove dimensions of size 1. A dimension removed because it has size 1 must not get size
-// 1 by sharding.
+// squeeze, unsqueeze: add and remove dimensions of size 1. A removed dimension must not have size 1 only by sharding.
 void squeeze(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
@@ -255,8 +253,7 @@ void diagonal(const RuleText& rule, FactorBuilder& b) {
   b.linear({{backward ? "grad_output" : "self"}});
 }
 
-// slice, slice_backward, narrow: one of several equal pieces can be sharded like all: [0:64] of 128 is one half of (2
-// x).
+// slice, slice_backward, narrow: one of several equal pieces can be sharded like all: [0:64] of 128 is half of (2 x).
 void piece(FactorBuilder& b, TensorFactors& whole, TensorFactors& part, size_t dim, int64_t start, int64_t step,
            std::string_view start_name, std::string_view length_name) {
   pass_others(b, whole, dim, part, dim);

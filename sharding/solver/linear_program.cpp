@@ -1,5 +1,4 @@
-// Converts usages of pairs to usages of nodes: an edge with usages becomes a node with one strategy per pair, tied to
-// both ends.
+// Converts usages of pairs to usages of nodes: an edge with usages becomes a node, one strategy per pair, tied to both.
 #include "sharding/solver/linear_program.h"
 
 #include <fmt/format.h>

@@ -90,8 +90,7 @@ class PairwiseModel {
   void propagate();
   // Merges variables whose state is determined by a neighbor into that neighbor. Returns true if anything changed.
   bool merge_functional();
-  // Drops states that are dominated by another one of the same variable; `may(v, better, state)` can veto. Returns true
-  // if anything changed.
+  // Drops states dominated by another one of the variable; `may(v, better, state)` can veto. Returns true on a change.
   using MayReplace = std::function<bool(uint32_t, uint32_t, uint32_t)>;
   bool drop_dominated(uint32_t candidates, const MayReplace& may = nullptr);
 

@@ -65,8 +65,7 @@ class UsageModel {
   double limit_ = 0;
 };
 
-// A pairwise model and its usages in flat arrays for local search, with tables in both orders and without infinite
-// entries.
+// A pairwise model and its usages in flat arrays for local search: tables in both orders, without infinite entries.
 struct CompactModel {
   // The cost of forbidden entries: above all allowed sums, and small enough for exact sums of a hundred.
   static constexpr double kForbiddenCost = 0x1p46;
