@@ -94,8 +94,6 @@ void solve_without_limit(benchmark::State& state) {
 }
 BENCHMARK(solve_without_limit)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMillisecond)->Iterations(1);
 
-// ---- Instances
-
 struct Instance {
   const char* name;
   double seconds;  // the contest's time limit

@@ -21,8 +21,7 @@ int measure(const std::string& name, bool with_optimizer) {
   const c10::Device device(at::kCUDA, 0);
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name);
-  double cold = 0;
-  double warm = 1e9;
+  double cold = 0, warm = 1e9;
   uint32_t nodes = 0;
   size_t bytes = 0;
   long resident = 0;

@@ -1,13 +1,6 @@
-// Measures activation checkpointing:
-//
-//   - the checkpoint pass at 10k, 100k and 1M nodes: us per node, scaling;
-//   - overhead of shadowgraph::checkpoint in eager programs;
-//   - the dynamic program of rotor with 100 stages and 500 slots (aim: 100 ms);
-//   - the memory/recompute curve for GPT-2 and Llama 3 8B, compared with the policies budget and sqrt.
-//
-//     build/bench/checkpoint [--benchmark_filter=...]
-//
-// Every block of bench/training_chain.h is checkpointed.
+// Measures activation checkpointing: the pass on bench/training_chain.h, with every block checkpointed; the overhead of
+// checkpoint() in eager programs; the dynamic program of rotor with 100 stages and 500 slots (aim: 100 ms); and the
+// memory/recompute curve for GPT-2 and Llama 3 8B, compared with the policies budget and sqrt.
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
 
@@ -33,8 +26,7 @@ using namespace shadowgraph;
 
 void Pass(benchmark::State& state) {
   const Graph graph = bench::training_step(state.range(0));
-  {
-    // Warm up: page faults take as long as half of the pass.
+  {  // Warm up: page faults take as long as half of the pass.
     Graph copy = clone(graph);
     checkpoint_segments(copy, each_region()(copy, regions_named(copy, "layers.*")));
   }

@@ -29,8 +29,7 @@ int measure(const std::string& name, bool materialize) {
   models::BuiltModel model;
   const double cold = seconds([&] { model = deferred_init([&] { return models::build(name); }); });
   const long resident = bench::peak_resident_kib() - before;
-  double warm = 1e9;
-  double meta = 1e9;
+  double warm = 1e9, meta = 1e9;
   for (int i = 0; i < 5; ++i) {
     meta = std::min(meta, seconds([&] {
                       const FakeTensorMode mode({.device = at::kMeta});
@@ -44,8 +43,7 @@ int measure(const std::string& name, bool materialize) {
               cold * 1e3, warm * 1e3, meta * 1e3, warm / meta, warm * 1e6 / nodes,
               graph.allocated_bytes() / graph.node_count(), static_cast<double>(resident) / 1024);
   if (materialize) {
-    double eager = 1e9;
-    double ours = 1e9;
+    double eager = 1e9, ours = 1e9;
     for (int i = 0; i < 3; ++i) {
       model = {};
       eager = std::min(eager, seconds([&] { model = models::build(name); }));
@@ -67,8 +65,7 @@ int main(int argc, char** argv) {
   if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialize") == 0);
   std::printf(
       "| model | nodes | deferred cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
-      "resident "
-      "MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "resident MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
   return shadowgraph::bench::run_each_model(
       argv[0], [](const auto& info) { return info.parameters < 500'000'000 ? "--materialize" : nullptr; });

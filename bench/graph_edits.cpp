@@ -1,5 +1,4 @@
-// Measures edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes. Prints us per node and the
-// scaling factor (aim: 1M nodes take at most 12 x as long as 100k).
+// Measures edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes.
 #include <benchmark/benchmark.h>
 
 #include <functional>
@@ -21,8 +20,7 @@ Graph generate(int64_t nodes) {
   Graph graph;
   const TargetId mul = graph.intern_operator("aten::mul.Tensor"), add = graph.intern_operator("aten::add.Tensor"),
                  relu = graph.intern_operator("aten::relu_");
-  const int64_t sizes[] = {8, 16};
-  const int64_t strides[] = {16, 1};
+  const int64_t sizes[] = {8, 16}, strides[] = {16, 1};
   const auto result = [&](NodeId n, StorageId s) {
     if (!s.valid()) s = graph.add_storage({.bytes = 512, .born = n});
     return graph.add_tensor_result(n, {.sizes = sizes, .strides = strides, .storage = s});

@@ -1,8 +1,4 @@
-// Prints, parses, verifies and profiles generated graphs of 10k, 100k and 1M nodes. Prints us per node and the scaling
-// factor (aim: 1M nodes take at most 12 x as long as 100k).
-//
-// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view, with
-// allocations, frees, saved tensors, and a region per block.
+// Prints, parses, verifies and profiles generated graphs of 10k, 100k and 1M nodes.
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
@@ -19,16 +15,13 @@ namespace {
 
 using namespace shadowgraph;
 
+// A chain of blocks like those of a captured network: mul, add with an older value, relu_, view, with allocations,
+// frees, saved tensors, and a region per block.
 Graph generate(int64_t nodes) {
   Graph graph;
-  const TargetId mul = graph.intern_operator("aten::mul.Tensor");
-  const TargetId add = graph.intern_operator("aten::add.Tensor");
-  const TargetId relu = graph.intern_operator("aten::relu_");
-  const TargetId view = graph.intern_operator("aten::view");
-  const int64_t sizes[] = {8, 16};
-  const int64_t strides[] = {16, 1};
-  const int64_t flat[] = {128};
-  const int64_t one[] = {1};
+  const TargetId mul = graph.intern_operator("aten::mul.Tensor"), add = graph.intern_operator("aten::add.Tensor");
+  const TargetId relu = graph.intern_operator("aten::relu_"), view = graph.intern_operator("aten::view");
+  const int64_t sizes[] = {8, 16}, strides[] = {16, 1}, flat[] = {128}, one[] = {1};
   const auto storage = [&](NodeId born) { return graph.add_storage({.bytes = 512, .born = born}); };
   const auto result = [&](NodeId node, StorageId s, bool is_flat = false) {
     return graph.add_tensor_result(node, {.sizes = is_flat ? std::span<const int64_t>(flat) : sizes,

@@ -1,5 +1,5 @@
-// Runs benchmarks at 100k and 1M nodes, and prints a table with us per node and the scaling factor (aim: 1M nodes take
-// at most 12 x as long as 100k). Benchmarks must report milliseconds and run on one thread, since CPU time is used.
+// Benchmarks at 100k and 1M nodes, in a table with the scaling factor. They must report milliseconds and run on one
+// thread, since CPU time is used.
 #pragma once
 
 #include <benchmark/benchmark.h>

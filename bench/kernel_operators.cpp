@@ -81,14 +81,11 @@ struct Bench {
 
 void operators(Bench& bench) {
   torch::manual_seed(1);
-  const std::vector<int64_t> last = {1};
-  const std::vector<int64_t> first = {0};
+  const std::vector<int64_t> last = {1}, first = {0};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const std::string type = c10::toString(dtype);
-    const at::Tensor x = at::randn({2048, 256}).to(dtype);
-    const at::Tensor y = (at::rand({2048, 256}) + 0.5).to(dtype);
-    const at::Tensor z = at::rand({2048, 256}).to(dtype);
-    const at::Tensor weight = at::randn({256}).to(dtype);
+    const at::Tensor x = at::randn({2048, 256}).to(dtype), y = (at::rand({2048, 256}) + 0.5).to(dtype);
+    const at::Tensor z = at::rand({2048, 256}).to(dtype), weight = at::randn({256}).to(dtype);
     const auto number = static_cast<int64_t>(dtype);
     for (const char* name :
          {"exp", "expm1", "log", "tanh", "erf", "sigmoid", "silu", "gelu", "relu", "sqrt", "rsqrt", "neg"}) {
@@ -133,11 +130,7 @@ void operators(Bench& bench) {
 
 // The calls of torch.optim.AdamW with foreach=True.
 struct AdamW {
-  Tensors parameters;
-  Tensors gradients;
-  Tensors averages;
-  Tensors squares;
-  Tensors steps;
+  Tensors parameters, gradients, averages, squares, steps;
 
   void foreach_step() {
     constexpr double kRate = 1e-3;
@@ -148,8 +141,7 @@ struct AdamW {
     at::_foreach_lerp_(averages, gradients, 1 - kBeta1);
     at::_foreach_mul_(squares, kBeta2);
     at::_foreach_addcmul_(squares, gradients, gradients, 1 - kBeta2);
-    std::vector<at::Scalar> sizes;
-    std::vector<at::Scalar> roots;
+    std::vector<at::Scalar> sizes, roots;
     for (const at::Tensor& step : steps) {
       const double count = step.item<double>();
       sizes.emplace_back(-kRate / (1 - std::pow(kBeta1, count)));

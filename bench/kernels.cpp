@@ -1,11 +1,7 @@
-// Measures compiled kernels on one thread: training steps in eager mode, replayed, and replayed with kernels; chains of
-// pointwise operators; and the cost of a cache lookup, a compilation and a second process. Prints ratios against the
-// aims in docs/figures.md.
+// Measures compiled kernels on one thread, and prints ratios against the aims in docs/figures.md.
 //
 //     build/bench/kernels                  all
 //     build/bench/kernels step bert_base   one of step, chains, hit, compile
-//
-// Compared variants run alternately, and the best time of each is reported, so that load affects all of them equally.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
@@ -29,7 +25,7 @@ using namespace shadowgraph;
 using bench::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// Returns the best time of each variant over many rounds.
+// Returns the best time of each variant over many rounds. They run alternately, so that load affects all equally.
 std::vector<double> best_of(const std::vector<std::function<void()>>& ways, double seconds, int least = 5) {
   std::vector<double> best(ways.size(), 1e30);
   const auto begin = Clock::now();
@@ -43,8 +39,6 @@ std::string temporary_folder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "kernels_bench_XXXXXX").string();
   return ::mkdtemp(pattern.data());
 }
-
-// ---- Training steps
 
 models::BuiltModel build_small(const std::string& name, bool tiny) {
   if (tiny) return models::build(name, {.tiny = true});
@@ -123,8 +117,7 @@ void step(const std::string& name, bool tiny) {
       captured / 1e3, grouping / 1e3, first / 1e3, compiling / 1e6, static_cast<long long>(cache->stats().compiled),
       cache->stats().compile_seconds);
   std::printf("%s", groups->summary().c_str());
-  double kernels = 0;
-  double nodes = 0;
+  double kernels = 0, nodes = 0;
   for (const auto& report : groups->report()) {
     kernels += static_cast<double>(std::min(report.kernel_ns, report.nodes_ns)) / 1e3;
     nodes += static_cast<double>(report.nodes_ns) / 1e3;
@@ -133,13 +126,10 @@ void step(const std::string& name, bool tiny) {
   std::filesystem::remove_all(folder);
 }
 
-// ---- Chains
-
 using Chain = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
 void chain(const char* name, int operators, const Chain& function, int64_t bytes) {
-  const at::Tensor x = at::rand({bytes / 4}) + 0.5;
-  const at::Tensor y = at::rand({bytes / 4}) + 0.5;
+  const at::Tensor x = at::rand({bytes / 4}) + 0.5, y = at::rand({bytes / 4}) + 0.5;
   Graph graph;
   {
     const c10::NoGradGuard no_grad;
@@ -187,8 +177,6 @@ void chains() {
   }
 }
 
-// ---- Overhead
-
 void hit() {
   const std::string folder = temporary_folder();
   OperatorKernels kernels(std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder, .background = false}));
@@ -196,23 +184,17 @@ void hit() {
   const at::Tensor x = at::ones({8});
   constexpr int kCalls = 1000;
   torch::jit::Stack stack;
-  const auto best = best_of({[&] {
-                               for (int i = 0; i < kCalls; ++i) {
-                                 stack.clear();
-                                 stack.emplace_back(x);
-                                 stack.emplace_back(x);
-                                 kernels.call(op, stack);
-                               }
-                             },
-                             [&] {
-                               for (int i = 0; i < kCalls; ++i) {
-                                 stack.clear();
-                                 stack.emplace_back(x);
-                                 stack.emplace_back(x);
-                                 op.callBoxed(stack);
-                               }
-                             }},
-                            1);
+  const auto often = [&](auto call) {
+    return [&, call] {
+      for (int i = 0; i < kCalls; ++i) {
+        stack.clear();
+        stack.emplace_back(x);
+        stack.emplace_back(x);
+        call();
+      }
+    };
+  };
+  const auto best = best_of({often([&] { kernels.call(op, stack); }), often([&] { op.callBoxed(stack); })}, 1);
   std::printf("hit, guards and the call itself, mul_ of 8 elements: %.3f us (aim 0.3); boxed eager %.3f us\n",
               best[0] / kCalls, best[1] / kCalls);
   std::filesystem::remove_all(folder);

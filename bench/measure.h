@@ -53,8 +53,7 @@ inline Graph adamw_step(const std::string& name, const models::ModelOptions& opt
   return capture_adamw_step(models::build(name, options)).graph;
 }
 
-// Runs this program in a separate process for each built-in model, with its name and, if given, another argument.
-// Returns the exit status of a program.
+// Runs this program in a process for each built-in model, with its name and maybe an argument. Returns an exit status.
 template <class F>
 int run_each_model(const char* program, F&& argument_for) {
   int failed = 0;

@@ -1,11 +1,7 @@
-// Runs all registered passes on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama 3 8B training step.
-// Prints us per node and the scaling factor (aim: 1M nodes take at most 12 x as long as 100k).
+// Runs all registered passes on generated graphs and on a captured Llama 3 8B training step. Prints us per node and the
+// scaling factor (aim: 1M nodes take at most 12 x as long as 100k).
 //
 //     build/bench/passes [name ...]        only passes whose name starts with one of these
-//
-// The generated graph is a chain of equal blocks of 14 nodes with work for every pass: a pair of inverse views, a
-// common subexpression, a redundant clone, a dead store, an in-place operator, constant arithmetic, a dead branch, an
-// elementwise chain, and a region.
 #include <fmt/format.h>
 
 #include <map>
@@ -20,6 +16,8 @@ namespace {
 
 using namespace shadowgraph;
 
+// A chain of equal blocks of 14 nodes with work for every pass: inverse views, a common subexpression, a redundant
+// clone, a dead store, an in-place operator, constant arithmetic, a dead branch, an elementwise chain, and a region.
 Graph generate(int64_t nodes) {
   std::string text =
       "shadowgraph 1 libtorch 2.13.0\n"
@@ -35,9 +33,7 @@ Graph generate(int64_t nodes) {
   std::string storages = "s0 = 64 cpu input\n";
   std::string regions = "r1 = module \"layers\" \"Sequential\" call 0 in r0\n";
   std::string body = "%0 = sg::input(name=\"x\") : f32[4,4] @s0\n";
-  int64_t value = 1;
-  int64_t storage = 1;
-  int64_t current = 0;
+  int64_t value = 1, storage = 1, current = 0;
   constexpr int64_t kBlock = 14;
   constexpr std::string_view kShape = "f32[4,4]";
   constexpr std::string_view kTurned = "f32[4,4]{1,4}";
@@ -51,13 +47,11 @@ Graph generate(int64_t nodes) {
       body += fmt::format("%{} = aten::{} : {} @s{} | r{}\n", value, call, type, s, block + 2);
       return value++;
     };
-    const int64_t x = current;
-    // Storage of x, the output of the previous block.
-    const int64_t home = storage - 1;
-    const int64_t turned = node(fmt::format("t(self=%{})", x), kTurned, block == 0 ? 0 : home);
-    const int64_t back = node(fmt::format("t(self=%{})", turned), kShape, block == 0 ? 0 : home);
+    const int64_t home = storage - 1;  // of `current`, the output of the previous block or the input
+    const int64_t turned = node(fmt::format("t(self=%{})", current), kTurned, home);
+    const int64_t back = node(fmt::format("t(self=%{})", turned), kShape, home);
     const int64_t product = node(fmt::format("mm(self=%{}, mat2=%{})", back, turned), kShape, fresh());
-    const int64_t again = node(fmt::format("mm(self=%{}, mat2=%{})", x, turned), kShape, fresh());
+    const int64_t again = node(fmt::format("mm(self=%{}, mat2=%{})", current, turned), kShape, fresh());
     const int64_t copy = node(fmt::format("clone(self=%{})", again), kShape, fresh());
     const int64_t zeros = node("zeros(size=[4, 4])", kShape, fresh());
     const int64_t filled = node(fmt::format("copy_(self=%{}, src=%{})", zeros, copy), kShape, storage - 1);

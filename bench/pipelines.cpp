@@ -1,12 +1,4 @@
-// Measures pipeline simulation:
-//
-//   - capture of a Llama 3 70B step (bf16, AdamW), split into 16 stages, 1F1B schedule with 128 micro-batches;
-//   - its Chakra traces, one file per process, 64 processes per stage;
-//   - a generated step of 1M nodes, split into 16 stages.
-//
-//     build/bench/pipelines
-#include <sys/resource.h>
-
+// Measures pipeline simulation of a Llama 3 70B step (bf16, AdamW), its Chakra traces, and the split of 1M nodes.
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -26,10 +18,8 @@ class Clock {
   // Prints a row with the CPU time since the previous row.
   void row(const char* what, const std::string& size, const char* aim) {
     const auto now = std::clock();
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
     std::printf("| %s | %s | %.2f | %ld | %s |\n", what, size.c_str(),
-                static_cast<double>(now - begin_) / CLOCKS_PER_SEC, usage.ru_maxrss / 1024, aim);
+                static_cast<double>(now - begin_) / CLOCKS_PER_SEC, bench::peak_resident_kib() / 1024, aim);
     std::fflush(stdout);
     begin_ = std::clock();
   }

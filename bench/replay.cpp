@@ -35,8 +35,7 @@ at::Tensor chain(const at::Tensor& x, const at::Tensor& y) {
 
 Graph capture_chain() {
   const c10::NoGradGuard no_grad;
-  const at::Tensor x = at::ones({8});
-  const at::Tensor y = at::ones({8});
+  const at::Tensor x = at::ones({8}), y = at::ones({8});
   Capture session({.guards = false});
   session.name_input(x, "x");
   session.name_input(y, "y");
@@ -50,8 +49,7 @@ void count_nodes(benchmark::State& state, int64_t nodes) {
 
 void direct_calls(benchmark::State& state) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor x = at::ones({8});
-  const at::Tensor y = at::ones({8});
+  const at::Tensor x = at::ones({8}), y = at::ones({8});
   const at::AutoDispatchBelowADInplaceOrView below;
   for (auto step : state) benchmark::DoNotOptimize(chain(x, y));
   count_nodes(state, 4 * kRounds);
@@ -60,8 +58,7 @@ void direct_calls(benchmark::State& state) {
 // The minimum for any interpreter: push arguments, callBoxed, pop the result.
 void boxed_calls(benchmark::State& state) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor x = at::ones({8});
-  const at::Tensor y = at::ones({8});
+  const at::Tensor x = at::ones({8}), y = at::ones({8});
   const at::AutoDispatchBelowADInplaceOrView below;
   const auto find = [](const char* name, const char* overload) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
@@ -115,8 +112,6 @@ BENCHMARK(direct_calls);
 BENCHMARK(boxed_calls);
 BENCHMARK(interpreter);
 BENCHMARK(prepare);
-
-// ---- A training step of a tiny model: eager, and replay of its graph
 
 void eager_step(benchmark::State& state, const char* name) {
   at::set_num_threads(1);

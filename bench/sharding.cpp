@@ -37,10 +37,8 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
 // A chain of matrix products and activations with the given number of nodes.
 Graph chain(int64_t nodes) {
   Graph graph;
-  const TargetId mm = graph.intern_operator("aten::mm");
-  const TargetId relu = graph.intern_operator("aten::relu");
-  const int64_t sizes[] = {64, 64};
-  const int64_t strides[] = {64, 1};
+  const TargetId mm = graph.intern_operator("aten::mm"), relu = graph.intern_operator("aten::relu");
+  const int64_t sizes[] = {64, 64}, strides[] = {64, 1};
   const auto result = [&](NodeId n) {
     const StorageId storage = graph.add_storage({.bytes = 16384, .born = n});
     return graph.add_tensor_result(n, {.sizes = sizes, .strides = strides, .storage = storage});

@@ -1,5 +1,4 @@
-// A generated training step: a chain of blocks with mm, relu, mm, dropout (random) and add in forward, and five nodes
-// in backward.
+// A generated training step: a chain of blocks with mm, relu, mm, dropout and add in forward, five nodes in backward.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,9 +25,7 @@ inline Graph training_step(int64_t nodes) {
   std::string forward =
       "n0: %0 = sg::parameter(name=\"w\") : f32[4,4] @s0 grad\nn1: %1 = sg::input(name=\"x\") : f32[4,4] @s1\n";
   std::string backward;
-  int64_t value = 2;
-  int64_t storage = 2;
-  int64_t node = 2;
+  int64_t value = 2, storage = 2, node = 2;
   std::string storages;
   const auto fresh = [&](int64_t bytes) {
     storages += fmt::format("s{} = {} cpu temporary\n", storage, bytes);

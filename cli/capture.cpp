@@ -18,8 +18,7 @@ struct GraphRequest {
   CaptureRequest capture;
   std::string output;  // graph file; empty: stdout
   PrintPreset preset = PrintPreset::kCanonical;
-  bool json = false;
-  bool verify = false;
+  bool json = false, verify = false;
 };
 
 void write(const GraphRequest& request, const LoadedGraph& loaded) {

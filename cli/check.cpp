@@ -7,7 +7,6 @@
 #include <compare>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "cli/option_checks.h"
@@ -168,13 +167,8 @@ constexpr int kGrew = 4;  // exit code; errors are 1 to 3
 
 struct CheckRequest {
   CaptureRequest capture;
-  std::string baseline;
-  std::string spec;
-  std::string max_peak = "+1%";
-  std::string max_time = "+5%";
-  bool update = false;
-  bool markdown = false;
-  bool json = false;
+  std::string baseline, spec, max_peak = "+1%", max_time = "+5%";
+  bool update = false, markdown = false, json = false;
   int rows = 10;
 };
 
@@ -182,8 +176,7 @@ struct CheckRequest {
 struct Limit {
   std::string text;
   std::optional<double> share;  // 0.01
-  std::optional<int64_t> above;
-  std::optional<int64_t> most;
+  std::optional<int64_t> above, most;
 
   int64_t of(int64_t before) const {
     if (share) return before + static_cast<int64_t>(std::floor(static_cast<double>(before) * *share));
@@ -220,8 +213,7 @@ CLI::Validator limit_check(bool sizes) {
 // Growth by origin. Origins in layers that differ only in their index share a row.
 struct Growth {
   std::string kind, module, op;
-  int64_t makers = 0;
-  int64_t before = 0, after = 0;
+  int64_t makers = 0, before = 0, after = 0;
   int64_t delta() const { return after - before; }
 };
 

@@ -92,8 +92,7 @@ CheckpointCurveOptions curve_options(const CheckpointRequest& request, const Ste
 
 Graph apply_choice(const Graph& graph, const CheckpointChoice& choice, bool say) {
   Graph rewritten = clone(graph);
-  const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
-  for (const auto& [what, count] : done.obstacles) {
+  for (const auto& [what, count] : checkpoint_segments(rewritten, choice.segments).obstacles) {
     if (say) print_log("shadowgraph: not recomputed, {} x {}\n", count, what);
   }
   return rewritten;

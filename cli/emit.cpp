@@ -1,5 +1,4 @@
 // `shadowgraph emit`: generates code from a graph, or writes the initial weights of a model.
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -32,8 +31,7 @@ struct EmitRequest {
   std::string name;                    // empty: the file's name
   std::vector<std::string> only;       // "%12", "gradient.*", globs over weights; empty: all
   std::vector<std::string> functions;  // "my::op=callee@header"
-  bool autograd = false;
-  bool weights = false;
+  bool autograd = false, weights = false;
   int64_t seed = 0;
 };
 

@@ -8,7 +8,6 @@
 #include "cli/source.h"
 #include "shadowgraph/draw/draw.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/profile.h"
 

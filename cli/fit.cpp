@@ -1,5 +1,4 @@
-// `shadowgraph fit`: finds the largest batch, or the longest sequence or context (--mode decode), that fits in memory.
-// Also prints tables over ranges of sizes, and simulates serving engines (--mode serve).
+// `shadowgraph fit`: the largest size that fits in memory, tables over ranges of sizes, and serving engines.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -26,8 +26,7 @@ struct ListRequest {
   std::string what;
   bool verify = false;
   std::optional<int64_t> prune;
-  bool clear = false;
-  bool operators = false;
+  bool clear = false, operators = false;
   std::string directory;  // kernel cache; empty: the library's default
   bool dry_run = false;   // only report what would be deleted
   bool json = false;

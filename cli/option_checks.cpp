@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "cli/output.h"
-#include "shadowgraph/error.h"
 #include "support/suggestion.h"
 #include "support/text.h"
 

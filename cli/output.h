@@ -1,5 +1,4 @@
-// Prints to stdout and stderr, as text or JSON. All output passes through here, since names from programs and files may
-// contain escape sequences of terminals.
+// All output passes through here, since names from programs and files may contain escape sequences of terminals.
 #pragma once
 
 #include <fmt/format.h>

@@ -82,8 +82,7 @@ struct ClusterOptions {
   int64_t samples = 0;       // of a step
   ClusterRequest plan;
   std::string output;  // folder
-  bool chakra = false;
-  bool json = false;
+  bool chakra = false, json = false;
   SweepOptions what;
 };
 
@@ -146,8 +145,7 @@ StepSource source_of(const CaptureRequest& step) {
                     .first_layers = layers.first,
                     .name = name_of_source(step.source),
                     .any_micro_batch = kind != SourceKind::kGraph};
-  const bool sized = kind == SourceKind::kModel || (kind == SourceKind::kPython && has_size(step, "seq"));
-  if (sized && step.seq > 0) {
+  if (step.seq > 0 && (kind == SourceKind::kModel || (kind == SourceKind::kPython && has_size(step, "seq")))) {
     source.with_sequence = [step](int64_t tokens) {
       CaptureRequest changed = step;
       changed.seq = tokens;

@@ -33,8 +33,7 @@ struct ProfileRequest {
   std::string ranks;                 // "all", "0,3", of capture.world processes; empty: rank 0 only
   std::string target;                // of the loss in a pipeline's last stage, "i64[32,512]"
   SummaryGrouping group = SummaryGrouping::kModule;
-  int depth = 0;
-  int rows = 40;
+  int depth = 0, rows = 40;
 };
 
 struct Export {

@@ -16,8 +16,8 @@
 namespace shadowgraph::cli {
 namespace {
 
-// Batches captured for the fit. They are small because ranges begin small and kernels may depend on the size; 1 is left
-// out because it is often a special case. The second set is for programs that change within the first.
+// Batches captured for the fit: small, because ranges begin small and kernels may depend on the size; 1 is often a
+// special case. The second set is for programs that change within the first.
 constexpr int64_t kSamples[][4] = {{2, 3, 5, 7}, {16, 17, 19, 23}};
 
 struct Row {

@@ -12,9 +12,7 @@
 namespace shadowgraph::cli {
 
 struct SizeRange {
-  int64_t first = 1;
-  int64_t last = 1;
-  int64_t step = 1;
+  int64_t first = 1, last = 1, step = 1;
 };
 // Parses "1..512" or "8..512:8"; empty for anything else, including empty ranges.
 std::optional<SizeRange> parse_size_range(const std::string& text);

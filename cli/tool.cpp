@@ -24,7 +24,6 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "support/suggestion.h"
-#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -63,8 +63,7 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
   Graph& graph = inlined.graph;
   try {
     Graph body = parse(graph.note(call, kBodyNote));
-    std::vector<ValueId> inputs;
-    std::vector<ValueId> results;
+    std::vector<ValueId> inputs, results;
     graph.for_each_input(call, [&](ValueId value) { inputs.push_back(value); });
     graph.for_each_output(call, [&](ValueId value) { results.push_back(value); });
     const RegionId region = add_function_region(graph, call);
@@ -116,8 +115,7 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
   return inlined;
 }
 
-// Groups the steps of a plan into blocks, which become functions. Linear in steps times the depth of modules, which is
-// bounded by kMaxDepth.
+// Groups the steps of a plan into blocks. Linear in steps times the depth of modules, which is bounded by kMaxDepth.
 
 namespace {
 
@@ -193,8 +191,7 @@ class BlockBuilder {
     }
   }
 
-  // Returns whether a function would be useless, since it only calls another one (or two in backward, where
-  // recomputation splits modules).
+  // Returns whether a function would only call another one (or two in backward, where recomputation splits modules).
   bool only_calls(const CodeBlock& block) const {
     if (is_function_always(block.region) || block.items.size() > (block.phase == Graph::kForward ? 1 : 2)) return false;
     return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });

@@ -1,4 +1,4 @@
-// Creates the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
+// Creates the steps and variables of a plan.
 //
 //     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
 //     %3 = aten::t_(%2)            changes the geometry of x; if %2 is read later, `x2 = copy of x` comes before
@@ -226,8 +226,7 @@ class CodeLayoutBuilder {
   const CodegenOptions& options_;
   const std::vector<ValueId> only_;
   CodeLayout plan_;
-  int constants_ = 0;
-  int returned_ = 0;
+  int constants_ = 0, returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: current variable
   std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
 };

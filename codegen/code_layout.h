@@ -7,8 +7,6 @@
 // *Blocks.* Consecutive steps of the same module become a function, nested like the modules; so do the steps of an
 // activation checkpoint. Forward, backward and optimizer are always separate functions. In backward and optimizer,
 // steps outside any module belong to the function of the steps before them. Functions that would be too long are split.
-//
-// Linear in the graph.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +37,7 @@ struct CodeStep {
   NodeId node;
   bool grad_mode = false;
   struct Copy {
-    uint32_t from = 0;
-    uint32_t to = 0;
+    uint32_t from = 0, to = 0;
   };
   std::vector<Copy> copies;       // variable `to` becomes a separate tensor object, before the call
   std::vector<uint32_t> results;  // variables, in the order of for_each_output
@@ -70,11 +67,9 @@ struct CodeBlock {
 
 class CodeLayout {
  public:
-  static constexpr uint32_t kGiven = 0xFFFFFFFFU;
-  static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
+  static constexpr uint32_t kGiven = 0xFFFFFFFFU, kNoVariable = 0xFFFFFFFFU;
 
-  // Throws UnsupportedError. The plan refers to `graph`, which must outlive it, or to its own copy with the bodies of
-  // calls inlined.
+  // Throws UnsupportedError. The plan refers to `graph`, which must outlive it, or to its copy with calls inlined.
   static CodeLayout make(const Graph& graph, const CodegenOptions& options);
 
   // Placeholders, and constants that are not embedded in the code, in program order.
@@ -139,8 +134,7 @@ class CodeLayout {
 inline constexpr const char* kNoFunctionText =
     "a user-defined function whose operators are not known; name the function to call in the code "
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or replace "
-    "it "
-    "by its operators (inline_call of shadowgraph/graph/edit.h, pass rewrite)";
+    "it by its operators (inline_call of shadowgraph/graph/edit.h, pass rewrite)";
 
 // Error for a graph with communication.
 inline constexpr const char* kNoGroupText =

@@ -1,9 +1,6 @@
-// Code shared by the C++ and Python writers: selecting values by name (`--only`), errors that show the node, and
-// writing files.
 #include "shadowgraph/codegen/codegen.h"
 
 #include <ATen/core/Dict.h>
-#include <ATen/core/ivalue.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <filesystem>

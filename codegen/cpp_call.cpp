@@ -409,8 +409,7 @@ CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& tar
 
 CppCalls::Call CppCalls::alias(uint32_t step) {
   const NodeId node = plan_.steps[step].node;
-  const ValueId from = graph_.arguments(node)[0].ref.value;
-  const ValueId to = graph_.results(node)[0].ref.value;
+  const ValueId from = graph_.arguments(node)[0].ref.value, to = graph_.results(node)[0].ref.value;
   needs_.helpers.insert("alias_of");
   return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor),
                       cpp::dtype(graph_.value(to).dtype), cpp::ints(graph_.sizes(to)), cpp::ints(graph_.strides(to)),

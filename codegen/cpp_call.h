@@ -67,8 +67,7 @@ class CppCalls {
   uint32_t step_ = 0;
 };
 
-// Returns their text in a fixed order, with the helpers that they call. Adds the headers that they include to
-// `headers`.
+// Returns their text in a fixed order, with the helpers that they call. Adds their includes to `headers`.
 std::string cpp_helpers(std::set<std::string> names, std::set<std::string>& headers);
 
 }  // namespace shadowgraph

@@ -1,5 +1,4 @@
 // Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
-//
 // Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
 // Linear in the generated text.
 #include <fmt/format.h>
@@ -46,8 +45,7 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
 std::string embedded_constant(const Graph& graph, ConstantId id) {
   const TensorBytes content = readable_constant(graph, id, fmt::format("c{}", id.index));
   const auto& bytes = content.bytes;
-  std::string type = "uint8_t";
-  std::string text;
+  std::string type = "uint8_t", text;
   // Numbers read back bit for bit. NaN and infinity have no literal and are written as bytes.
   if (content.dtype == at::kFloat && all_finite<float>(bytes)) {
     type = "float";
@@ -102,8 +100,7 @@ class CppFunctions {
     return text;
   }
 
-  // Returns the statements of a block; call after write_all. `kept`: variables needed at the end besides the block's
-  // outputs.
+  // Returns the statements of a block; call after write_all. `kept`: variables needed at the end besides its outputs.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
     // A variable is dropped after its last reader, so memory is freed where the recorded program freed it.
     const auto last = last_uses(plan_, block, kept);
@@ -211,8 +208,7 @@ class CppFunctions {
     return fmt::format("  drop({});\n", fmt::join(names, ", "));
   }
 
-  // Statements. Each ends the lifetime of the variables that it reads last, by std::move into the call or by drop
-  // afterwards.
+  // Statements end the lifetime of variables that they read last, by std::move into the call or by drop afterwards.
   std::string block_call(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last) {
     const CodeBlock& block = plan_.blocks[number];
     const Function& function = functions_[number];
@@ -222,8 +218,7 @@ class CppFunctions {
       // A moved operand may be freed inside the callee; otherwise it would live until the call returns.
       arguments.push_back(is_last(variable) ? "std::move(" + names.of(variable) + ")" : names.of(variable));
     }
-    std::vector<std::string> unused;
-    std::vector<std::string> results;
+    std::vector<std::string> unused, results;
     for (const uint32_t variable : block.outputs) {
       results.push_back(names.of(variable));
       if (is_last(variable)) unused.push_back(results.back());
@@ -243,9 +238,7 @@ class CppFunctions {
     needs_.helpers.insert("checkpoint");
     // Autograd saves the tensors passed to the helper, so tensors are passed in the list `in`. Numbers need no gradient
     // and are captured by value.
-    std::vector<std::string> inner;
-    std::vector<std::string> captured;
-    std::vector<std::string> tensors;
+    std::vector<std::string> inner, captured, tensors;
     std::vector<size_t> statistics;  // among the tensors
     for (size_t i = 0; i < block.inputs.size(); ++i) {
       if (plan_.variables[block.inputs[i]].kind != ValueKind::kTensor) {
@@ -294,8 +287,7 @@ class CppFunctions {
       needs_.helpers.insert("shallow_copy");
       text += fmt::format("  at::Tensor {} = shallow_copy({});\n", names.of(copy.to), names.of(copy.from));
     }
-    const auto name_of = [&](uint32_t variable) { return names.of(variable); };
-    CppCalls::Call call = calls_.call(number, name_of);
+    const CppCalls::Call call = calls_.call(number, [&](uint32_t variable) { return names.of(variable); });
     // Unused results need no name, if only one thing is returned.
     std::vector<bool> wanted(step.results.size());
     for (size_t i = 0; i < step.results.size(); ++i) {
@@ -400,8 +392,7 @@ class CppFunctions {
       return text;
     }
     // A structured binding must name every result, so unused ones are dropped afterwards.
-    std::vector<std::string> bindings;
-    std::vector<std::string> lists;
+    std::vector<std::string> bindings, lists;
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].kind == ArgumentKind::kValue) {
         bindings.push_back(names.of(step.results[flat]));
@@ -587,8 +578,7 @@ class CppWriter {
 
   static constexpr const char* kTensors = "std::map<std::string, at::Tensor>";
 
-  // The second entry point, for callers with a state dict: looks up each tensor by the graph's name, and throws for
-  // missing ones.
+  // The second entry point, for callers with a state dict: looks up tensors by the graph's names.
   std::string write_by_name() {
     std::string text = fmt::format("{} run_by_name(const {}& tensors{}) {{\n", kTensors, kTensors,
                                    plan_.random ? ", std::optional<at::Generator> generator" : "");
@@ -596,8 +586,7 @@ class CppWriter {
       text +=
           "  const auto find = [&](const char* name) {\n"
           "    const auto found = tensors.find(name);\n"
-          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"missing tensor: \") + "
-          "name);\n"
+          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"missing tensor: \") + name);\n"
           "    return found->second;\n"
           "  };\n";
     } else {
@@ -615,8 +604,7 @@ class CppWriter {
     if (plan_.outputs.empty()) return text + fmt::format("  run({});\n  return {{}};\n}}\n", call);
     text += fmt::format("  {} out = run({});\n  {} named;\n", output_type(), call, kTensors);
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-      const auto& output = plan_.outputs[i];
-      text += fmt::format("  named[{}] = {};\n", cpp::quoted(output.key()),
+      text += fmt::format("  named[{}] = {};\n", cpp::quoted(plan_.outputs[i].key()),
                           single_output() ? "out" : "out." + output_names_[i]);
     }
     return text + "  return named;\n}\n";
@@ -659,8 +647,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     if (plan_.random) text += "// Uses `generator` for random numbers, or else the device's default generator.\n";
     text += fmt::format("{} run({});\n\n", output_type(), fmt::join(list, ", "));
     text +=
-        "// The same with the graph's names: takes \"layer.weight\", returns \"output0\", "
-        "\"gradient.layer.weight\".\n";
+        "// The same with the graph's names: takes \"layer.weight\", returns \"output0\", \"gradient.layer.weight\".\n";
     text += fmt::format("{} run_by_name(const {}& tensors{});\n", kTensors, kTensors, generator);
     return text;
   }
@@ -671,11 +658,8 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     for (const auto& [key, value] : graph_.metadata.lines()) {
       text += fmt::format("//   {}: {}\n", cpp::comment(key), cpp::comment(value));
     }
-    if (options_.autograd) {
-      text += "// Differentiable by autograd. Checkpoint regions are recomputed in backward.\n";
-    } else {
-      text += "// Runs below autograd: the results have no gradient history.\n";
-    }
+    text += options_.autograd ? "// Differentiable by autograd. Checkpoint regions are recomputed in backward.\n"
+                              : "// Runs below autograd: the results have no gradient history.\n";
     for (const std::string& library : needs_.libraries) {
       text += fmt::format("// Requires the library that defines the operators of {}, loaded before it runs.\n",
                           cpp::comment(library));

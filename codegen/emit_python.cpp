@@ -1,8 +1,6 @@
 // Writes a plan as one Python file whose `forward` takes and returns tensors by name.
-//
-// Works like the C++ writer: blocks become functions, equal texts share one function, and `del` frees tensors after
-// their last reader. Python needs no types and no special forms of calls: an operator is `torch.ops.aten.add.Tensor`,
-// with its overload, so that overload resolution cannot choose another one. Linear in the generated text.
+// Works like the C++ writer; `del` frees tensors after their last reader. Operators are written with their overload,
+// `torch.ops.aten.add.Tensor`, so that overload resolution cannot choose another one. Linear in the generated text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +20,6 @@
 #include "shadowgraph/codegen/codegen.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/target.h"
-#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -163,8 +160,7 @@ class PythonCalls {
 
   // Another tensor over the storage of a value, with the graph's geometry: views that no operator created (.data =).
   std::string alias(NodeId node) {
-    const ValueId from = graph_.arguments(node)[0].ref.value;
-    const ValueId to = graph_.results(node)[0].ref.value;
+    const ValueId from = graph_.arguments(node)[0].ref.value, to = graph_.results(node)[0].ref.value;
     helpers_.insert("alias_of");
     return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
                        python::dtype(graph_.value(to).dtype), python::ints(graph_.sizes(to)),
@@ -495,8 +491,7 @@ class PythonWriter {
     for (const CodeStep::Copy& copy : step.copies) {
       text += fmt::format("{}{} = torch.ops.aten.alias.default({})\n", indent, names.of(copy.to), names.of(copy.from));
     }
-    const auto name_of = [&](uint32_t variable) { return names.of(variable); };
-    const std::string call = calls_.call(number, name_of);
+    const std::string call = calls_.call(number, [&](uint32_t variable) { return names.of(variable); });
     if (!needs_names(number)) return text + indent + call + "\n";
     const auto results = graph_.results(step.node);
     size_t flat = 0;
@@ -554,14 +549,14 @@ class PythonWriter {
                           output.variable == CodeLayout::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";
-    std::string head =
+    const std::string head =
         "def expect(tensor, name, dtype, sizes):\n"
         "    if tensor.dtype != dtype or list(tensor.shape) != sizes:\n"
         "        raise ValueError(f\"{name} is {tensor.dtype}{list(tensor.shape)}, but the code was generated for "
         "{dtype}{sizes}\")\n\n\n";
     if (options_.autograd) {
-      head += "WITH_GRADIENTS = [True]\n\n\n";
       return head +
+             "WITH_GRADIENTS = [True]\n\n\n"
              "def forward(tensors):\n"
              "    \"\"\"Takes and returns tensors by the graph's names. Differentiable by autograd.\"\"\"\n"
              "    WITH_GRADIENTS.append(torch.is_grad_enabled())\n"

@@ -6,13 +6,13 @@
 #include "shadowgraph/graph/graph.h"
 
 #include <c10/core/Contiguity.h>
+#include <c10/util/accumulate.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <new>
 
 #include "ir/graph_editor.h"
-#include "ir/operators/operator_facts.h"
 #include "ir/text/words.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/libtorch.h"
@@ -73,7 +73,6 @@ Graph::Graph() {
 
 Graph::~Graph() = default;
 
-// A moved-from graph is empty and valid, and may be reused.
 Graph::Graph(Graph&& other) noexcept : Graph() { swap(other); }
 
 Graph& Graph::operator=(Graph&& other) noexcept {
@@ -82,7 +81,6 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
-// An InsertionPoint holds the graph's address, so no graph may be moved while it has one.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
                         "a graph was moved while it had an InsertionPoint");
@@ -126,11 +124,7 @@ const at::Tensor& Graph::constant(ConstantId id) const { return constants_[id.in
 
 uint32_t Graph::constant_count() const { return static_cast<uint32_t>(constants_.size()); }
 
-int64_t Graph::numel(ValueId id) const {
-  int64_t count = 1;
-  for (int64_t size : sizes(id)) count *= size;
-  return count;
-}
+int64_t Graph::numel(ValueId id) const { return c10::multiply_integers(sizes(id)); }
 
 // Uses c10's rule, so that sizes of 0 and 1 are treated as in libtorch.
 bool Graph::is_contiguous(ValueId id) const {
@@ -159,12 +153,8 @@ int64_t Graph::logical_bytes(ValueId id) const {
 
 // Searches by name. Schemas have few arguments; callers that query many nodes cache the position instead.
 const Argument* Graph::find_argument(NodeId id, std::string_view name) const {
-  const auto& formal = target(id).signature().arguments;
-  const auto actual = arguments(id);
-  for (size_t i = 0; i < formal.size() && i < actual.size(); ++i) {
-    if (formal[i].name == name) return &actual[i];
-  }
-  return nullptr;
+  const auto position = target(id).signature().position_of(name);
+  return position && *position < arguments(id).size() ? &arguments(id)[*position] : nullptr;
 }
 
 Argument Graph::complex_argument(double real, double imaginary) {
@@ -234,7 +224,6 @@ bool Graph::in_bounds(const Argument& argument) const {
   }
 }
 
-// The use of a list element is recorded in the element itself, so two nodes must not share one.
 Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
   const Run run = graph_.arguments_.push_run(arguments);
   for (uint32_t i = 0; i < run.size; ++i) {

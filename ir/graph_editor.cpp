@@ -221,8 +221,7 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
   return static_cast<uint32_t>(found.size());
 }
 
-// Changes the call in place and keeps id, results and users. The new target must have as many results; the caller
-// ensures that they have the same meaning.
+// The caller ensures that the results have the same meaning.
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
   if (target.index >= target_count()) throw GraphError("the target does not exist:" + Editor(*this).describe(id));
   const Signature& signature = this->target(target).signature();

@@ -14,8 +14,7 @@ class Graph::Editor {
  public:
   explicit Editor(Graph& graph) : graph_(graph) {}
 
-  // Maintains the list of nodes in program order. make_room_at() renumbers around a node when the order numbers between
-  // its neighbors are used up, so that is_before() stays a comparison.
+  // Maintains the list of nodes in program order.
   void link_before(NodeId id, NodeId position);
   void unlink(NodeId id);
   void make_room_at(NodeId id);

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "ir/graph_editor.h"
-#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/records.h"
 #include "shadowgraph/graph/edit.h"
@@ -16,8 +15,6 @@ namespace shadowgraph {
 
 std::string Graph::Editor::describe(NodeId id) const { return "\n  " + to_text(graph_, id); }
 
-// Uses are in order of creation, and a node may use a value several times. Callers expect each node once, in program
-// order.
 std::vector<NodeId> Graph::users_of(ValueId id) const {
   std::vector<NodeId> users;
   for_each_use(id, [&](NodeId n) { users.push_back(n); });
@@ -62,8 +59,6 @@ void Graph::set_source(NodeId id, std::string_view source) {
 void Graph::set_requires_grad(ValueId id, bool requires_grad) { values_[id.index].requires_grad = requires_grad; }
 
 void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.index].kind = kind; }
-
-// Edits of program order. Each first checks that every node still comes after its dependences.
 
 // Program order has three parts: placeholders, calls, and the end nodes sg::output and sg::gradient.
 int Graph::Editor::rank_of(TargetId target) {
@@ -253,7 +248,6 @@ InsertionPoint::InsertionPoint(Graph& graph, NodeId model, NodeId position) : gr
   source_ = node.source;
 }
 
-// The end is in front of sg::output and sg::gradient, which come last.
 InsertionPoint InsertionPoint::at_end(Graph& graph) {
   NodeId position;
   for (NodeId n = graph.last(); n.valid() && Graph::Editor::rank_of(graph.node(n).target) == Graph::Editor::kEndRank;

@@ -298,8 +298,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
 
 namespace {
 
-// Maximum number of keys with the same hash.
-constexpr int kMaxCollisions = 8;
+constexpr int kMaxCollisions = 8;  // keys with the same hash
 
 uint64_t hash_of(const std::string& key) {
   uint64_t hash = 14695981039346656037ULL;  // FNV-1a
@@ -448,8 +447,7 @@ class KernelCache::Jobs {
   KernelCache& cache_;
   const size_t most_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::condition_variable idle_;
+  std::condition_variable changed_, idle_;
   std::deque<KernelRef> queue_;
   std::set<KernelRef> compiling_;
   bool ending_ = false;

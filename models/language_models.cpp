@@ -63,8 +63,7 @@ at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
   return y.transpose(1, 2).reshape({batch, seq, hidden});
 }
 
-// Projection, dropout, residual and norm at the end of both halves of a layer: BertSelfOutput and BertOutput in Hugging
-// Face.
+// The end of both halves of a layer: BertSelfOutput and BertOutput in Hugging Face.
 struct BertResidualOutput : torch::nn::Module {
   BertResidualOutput(int64_t in_features, const BertConfig& config)
       : dense(register_module("dense", torch::nn::Linear(in_features, config.hidden))),

@@ -14,12 +14,7 @@
 namespace shadowgraph::models {
 
 struct BertConfig {
-  int64_t layers = 12;
-  int64_t heads = 12;
-  int64_t hidden = 768;
-  int64_t intermediate = 3072;
-  int64_t vocab = 30522;
-  int64_t max_positions = 512;
+  int64_t layers = 12, heads = 12, hidden = 768, intermediate = 3072, vocab = 30522, max_positions = 512;
   int64_t token_types = 2;
   double norm_eps = 1e-12;
   double dropout = 0.1;            // hidden states
@@ -37,19 +32,14 @@ struct BertSelfAttention : ConfiguredModule<BertConfig> {
   torch::nn::Linear value = register_module("value", torch::nn::Linear(config.hidden, config.hidden));
 };
 
-// BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence. The
-// gradient enters as in a sequence classifier.
+// BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence.
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, with its names. Two
 // differences change memory but no result: gelu_new is one fused operator instead of eight, and the
 // causal mask, which scaled_dot_product_attention does not use, is not stored in every layer.
 struct Gpt2Config {
-  int64_t layers = 12;
-  int64_t heads = 12;
-  int64_t hidden = 768;
-  int64_t vocab = 50257;
-  int64_t max_positions = 1024;
+  int64_t layers = 12, heads = 12, hidden = 768, vocab = 50257, max_positions = 1024;
   double norm_eps = 1e-5;
   double dropout = 0.1;            // embeddings and residual branches
   double attention_dropout = 0.1;  // attention weights
@@ -103,10 +93,7 @@ BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);
 // The LSTM language model of PyTorch's word_language_model example (RNNModel), with its defaults on WikiText-2.
 // Time-major: token ids are [seq, batch].
 struct LstmLmConfig {
-  int64_t vocab = 33278;
-  int64_t embedding = 200;
-  int64_t hidden = 200;
-  int64_t layers = 2;
+  int64_t vocab = 33278, embedding = 200, hidden = 200, layers = 2;
   double dropout = 0.2;  // after the embedding, between layers and before the decoder
 };
 

@@ -16,13 +16,15 @@
 #include <utility>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace shadowgraph::models {
 
 // Cache size per token and sequence: 2 x layers x kv_heads x head_size elements.
 struct CacheShape {
-  int64_t layers = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
+  int64_t layers = 0, kv_heads = 0, head_size = 0;
   int64_t positions = 0;         // maximum position of the model's training
   bool positions_limit = false;  // positions are a table, so `positions` is a hard limit
 };
@@ -55,8 +57,7 @@ class KeyValueCache {
  private:
   CacheShape shape_;
   std::vector<Layer> layers_;
-  int64_t length_ = 0;
-  int64_t capacity_ = 0;
+  int64_t length_ = 0, capacity_ = 0;
 };
 
 // The cache of one layer during a generation step; without a cache the whole sequence is the input.
@@ -71,19 +72,8 @@ struct CachedStep {
   KeyValueCache::Layer extended(at::Tensor keys, at::Tensor values) const;
 };
 
-}  // namespace shadowgraph::models
-
-// The interface of built-in models.
-//
-// Nothing here depends on a device: parameters, buffers and inputs are created on the default device of the active mode
-// (under a fake-tensor mode, the simulated device). Tensors created in a forward function use the device of an input.
-// Nothing reads tensor data, so everything runs on fake tensors as well as on real ones.
-
-namespace torch::nn {
-class Module;
-}
-
-namespace shadowgraph::models {
+// The interface of built-in models. Nothing here depends on a device or reads tensor data, so everything runs on fake
+// tensors as well as on real ones: see the rules in the README.
 
 // Zero, or an empty optional, selects the model's default (ModelInfo).
 struct ModelOptions {
@@ -107,8 +97,7 @@ struct BuiltModel {
 
   std::shared_ptr<torch::nn::Module> module;
 
-  // One synthetic batch: the model's inputs, then the targets for the loss. Random, but valid: token ids and labels are
-  // within range.
+  // One synthetic batch: the model's inputs, then the targets for the loss. Random, but within valid ranges.
   Tensors inputs;
   std::vector<std::string> input_names;  // parallel to `inputs`
 

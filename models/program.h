@@ -1,8 +1,3 @@
-// Converts a built-in model to a program for core/capture.
-//
-//     BuiltModel model = build("gpt2", {.tiny = true});
-//     torch::optim::AdamW adamw(model.module->parameters());
-//     CaptureResult step = capture_training_step(program_of(model, &adamw));
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,7 @@
 namespace shadowgraph::models {
 
 struct ModelInfo {
-  std::string name;
-  std::string description;
+  std::string name, description;
   int64_t default_batch = 1;
   int64_t default_seq = 0;         // 0: not a sequence model
   int64_t default_image_size = 0;  // 0: not an image model

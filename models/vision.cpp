@@ -361,8 +361,7 @@ struct VisionTransformer : ConfiguredModule<VitConfig> {
                              std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
     torch::nn::init::zeros_(conv_proj->bias);
     encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
-    // torchvision initializes the head to zero, which blocks all gradients below it in the first step; keep Linear's
-    // initialization.
+    // Keeps Linear's initialization: torchvision's zeros block all gradients below in the first step.
     heads->push_back("head", torch::nn::Linear(config.hidden, config.classes));
     register_module("heads", heads);
   }

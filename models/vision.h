@@ -41,11 +41,7 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
 struct VitConfig {
   int64_t image_size = 224;  // fixed by the position embedding
   int64_t patch_size = 16;   // must divide image_size
-  int64_t layers = 12;
-  int64_t heads = 12;
-  int64_t hidden = 768;
-  int64_t mlp = 3072;
-  int64_t classes = 1000;
+  int64_t layers = 12, heads = 12, hidden = 768, mlp = 3072, classes = 1000;
   double dropout = 0.0;            // after the position embedding, attention and both layers of the MLP
   double attention_dropout = 0.0;  // on attention weights
 };

@@ -48,8 +48,7 @@ const Pass& pass_named(std::string_view name) {
                   Error::Fault::kUsage);
 }
 
-// Adds the defaults of options that are not given. Throws for unknown names before anything runs: a misspelt option
-// would otherwise silently have its default.
+// Adds the defaults of options that are not given. Throws for unknown names.
 PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
   PassOptions complete;
   for (const PassOption& option : pass.options) complete.emplace(option.name, option.default_value);
@@ -151,8 +150,7 @@ Pipeline& Pipeline::add(Pass pass, PassOptions options) {
   return *this;
 }
 
-// Throws PassError with a caret below the error. Looks up passes and options while parsing, so that a parsed pipeline
-// can run.
+// Throws PassError with a caret below the error. Looks up passes and options while parsing.
 Pipeline Pipeline::parse(std::string_view text) {
   Pipeline pipeline;
   std::string_view rest = text;
@@ -238,8 +236,6 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   const auto start = std::chrono::steady_clock::now();
   try {
     run.result = step.pass.run(graph, step.complete);
-  } catch (const Error& error) {
-    fail(error.what());
   } catch (const c10::Error& error) {
     fail(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {

@@ -37,8 +37,7 @@ struct Registry {
   }
 };
 
-// Each row has the name, the summary printed by `list passes`, and the function, whose second argument defines the
-// options.
+// Each row has the name, the summary printed by `list passes`, and the function with its options.
 std::vector<Pass> built_in_passes() {
   return {
       pass_row("canonicalize", "Canonicalizes views, copies and arguments: removes no-ops, merges chains of views",

@@ -12,9 +12,8 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-namespace {
 
-std::vector<NodeId> in_order(const Graph& graph) {
+static std::vector<NodeId> in_order(const Graph& graph) {
   std::vector<NodeId> nodes;
   nodes.reserve(graph.node_count());
   for (const NodeId node : graph.nodes()) nodes.push_back(node);
@@ -24,14 +23,12 @@ std::vector<NodeId> in_order(const Graph& graph) {
 // Streams and events are few; a larger number is an error and must not size a table.
 constexpr uint32_t kMax = 1U << 24;
 
-std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
+static std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
   const auto numbers = parse_numbers<uint32_t>(text, ' ');
   if (numbers && std::ranges::all_of(*numbers, [](uint32_t number) { return number <= kMax; })) return *numbers;
   throw Error(
       fmt::format("invalid note \"{}\"=\"{}\": expected numbers up to {}, separated by spaces", key, text, kMax));
 }
-
-}  // namespace
 
 ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
     : nodes(in_order(program)),

@@ -1,8 +1,5 @@
-// Computes once per graph the inputs of several analyses: program order, kinds of storages, FLOPs, traffic, bytes by
-// node, the module tree. Summaries, timelines, findings and plans of a Profile read it.
-//
-// Order, kinds, custom costs and scratch are computed in the constructor, in time linear in the graph. The rest is
-// computed on first use, since a caller interested in the peak needs no FLOPs. Thread-safe.
+// Inputs of several analyses, computed once per graph. Order, kinds, custom costs and scratch are computed in the
+// constructor, in time linear in the graph; the rest on first use, since the peak needs no FLOPs. Thread-safe.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

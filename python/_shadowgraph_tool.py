@@ -34,7 +34,8 @@ def main():
         return 0
     needs_python = any(word.startswith("--emit-python") or PYTHON_MODEL.fullmatch(word) for word in arguments)
     tool, torch = None if needs_python else path(), folder_of("torch")
-    if tool is None or torch is None or not is_torch_right():
+    is_torch_right = (installed_torch() or "").split("+")[0] == TORCH_VERSION
+    if tool is None or torch is None or not is_torch_right:
         from shadowgraph.__main__ import main as main_of_package
 
         return main_of_package()
@@ -57,10 +58,6 @@ def installed_torch():
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def is_torch_right():
-    return (installed_torch() or "").split("+")[0] == TORCH_VERSION
 
 
 def folder_of(package):

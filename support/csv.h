@@ -52,7 +52,6 @@ class Csv {
 
 // Reads CSV with a header line. Rows store their line number for error messages with file, line and column:
 // "gemm.csv:7: m is 'x', expected a number > 0".
-
 class CsvRow {
  public:
   // Returns "" if the file has no such column, or the field is empty.

@@ -23,8 +23,7 @@ void make_folder(const std::filesystem::path& folder);
 // it must belong to this user, and no one else may write to it.
 std::string private_folder_problem(const std::filesystem::path& folder, bool create);
 
-// Reads a regular file that belongs to this user and that no one else can write; links are not followed. Throws
-// FileError.
+// Reads a regular file, not a link, that belongs to this user and that no one else can write. Throws FileError.
 std::string read_private_file(const std::string& path);
 
 // Deletes the new files of replace_file() in progress. For signal handlers: calls async-signal-safe functions only.

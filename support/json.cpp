@@ -69,8 +69,7 @@ nlohmann::json parse_json_list(std::istream& text, std::string_view name, std::s
                                const std::function<void(const nlohmann::json& element, size_t place)>& see) {
   using Event = nlohmann::json::parse_event_t;
   int depth_of_elements = 2;
-  bool inside = false;
-  bool begun = false;
+  bool inside = false, begun = false;
   size_t place = 0;
   const auto callback = [&](int depth, Event event, nlohmann::json& value) {
     if (!begun) {

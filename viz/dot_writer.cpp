@@ -212,8 +212,7 @@ class Writer {
 
   const ViewModel& model_;
   const DotOptions& options_;
-  std::vector<std::vector<uint32_t>> children_;
-  std::vector<std::vector<uint32_t>> boxes_;
+  std::vector<std::vector<uint32_t>> children_, boxes_;
   std::string out_;
 };
 

@@ -208,11 +208,8 @@ class Clusters {
 };
 
 // Finds repeated layers: sibling modules, numbered or called repeatedly, that are identical by
-// ir/analysis/structural_hash.h, which summaries and find-repeats use too.
-//
-// A module's block is its drawn nodes, at the same relative module paths; an operand that is a view without a box
-// counts as its source. Each node is hashed once for every numbered module around it, so the work is linear in nodes
-// times nesting.
+// ir/analysis/structural_hash.h. A module's block is its drawn nodes, at the same relative module paths; an operand
+// that is a view without a box counts as its source. Linear in nodes times nesting.
 class Folder {
  public:
   Folder(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn)

@@ -1,5 +1,4 @@
-// The nodes of a graph that a picture shows, the module clusters around them, and sums over clusters and boxes: the
-// steps before ViewModel.
+// The nodes of a graph that a picture shows, the module clusters around them, and sums over clusters and boxes.
 #pragma once
 
 #include <cstdint>
@@ -93,8 +92,7 @@ void keep_part(const Graph& graph, const ViewOptions& options, const std::vector
 
 // Sums over the operators of a cluster and of all clusters below it.
 struct ClusterContents {
-  int64_t operators = 0;
-  int64_t flops = 0;
+  int64_t operators = 0, flops = 0;
   int64_t bytes = 0;                   // allocated
   uint32_t visible = 0;                // drawn nodes that are not folded away
   uint32_t first = DrawnGraph::kNone;  // the first of them

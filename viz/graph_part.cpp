@@ -185,8 +185,7 @@ bool is_in_module(std::string_view path, std::string_view module) {
     offer(graph.target(node).name());
   }
   std::string text = fmt::format(
-      "nothing in the graph is named '{}'; give a node (n12), a value (%7), a module path, a parameter or an "
-      "operator",
+      "nothing in the graph is named '{}'; give a node (n12), a value (%7), a module path, a parameter or an operator",
       name);
   size_t shown = 0;
   for (const auto& [key, unused] : alike) {

@@ -115,8 +115,7 @@ void add_amounts_of_clusters(const DrawnGraph& drawn, const NodeColors& colors, 
 void color_by_amount(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& colors) {
   std::vector<double> amounts(view.boxes.size(), 0);
   std::vector<Copies> copies(view.boxes.size());
-  double low = INFINITY;
-  double high = 0;
+  double low = INFINITY, high = 0;
   for (size_t b = 0; b < view.boxes.size() && b < nodes_of.size(); ++b) {
     std::vector<double> of_copies(nodes_of[b].size(), 0);
     for (size_t copy = 0; copy < of_copies.size(); ++copy) {
@@ -159,8 +158,7 @@ void color_by_amount(ViewModel& view, const BoxNodes& nodes_of, const NodeColors
 
 void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& colors) {
   std::vector<bool> used(colors.kind_entries.size(), false);
-  bool several = false;
-  bool none = false;
+  bool several = false, none = false;
   for (size_t b = 0; b < view.boxes.size() && b < nodes_of.size(); ++b) {
     ViewBox& box = view.boxes[b];
     if (box.omitted) continue;

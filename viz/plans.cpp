@@ -110,8 +110,7 @@ class PipelinePicture {
     if (run_.rank(r).optimizer > 0) {
       text_ += fmt::format(
           "<g><title>optimizer step: {}</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
-          "height=\"{:.0f}\" "
-          "fill=\"#9a9a9a\"/></g>\n",
+          "height=\"{:.0f}\" fill=\"#9a9a9a\"/></g>\n",
           human_seconds(run_.rank(r).optimizer), x(end - run_.rank(r).optimizer), top,
           x(run_.rank(r).optimizer) - kLeft, kBoxes);
     }

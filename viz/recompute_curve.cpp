@@ -53,8 +53,7 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
     }
   }
   least_bytes = std::min(least_bytes, most_bytes);
-  const CurveUnit bytes = bytes_unit(most_bytes);
-  const CurveUnit flops = flops_unit(most_flops);
+  const CurveUnit bytes = bytes_unit(most_bytes), flops = flops_unit(most_flops);
   const double y_tick = tick_of(std::max(most_bytes - least_bytes, most_bytes / 100) / bytes.one);
   const double y_least = std::floor(least_bytes / bytes.one / y_tick) * y_tick;
   const double y_most = std::ceil(most_bytes / bytes.one / y_tick) * y_tick;

@@ -47,8 +47,7 @@ const Graphviz& graphviz() {
   if (!opened->complete) {
     throw Error(
         "drawing SVG needs Graphviz's libraries libgvc.so.6 and libcgraph.so.6; install them (Debian: libgvc6) or "
-        "write "
-        "DOT instead");
+        "write DOT instead");
   }
   return *opened;
 }

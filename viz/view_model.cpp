@@ -171,8 +171,7 @@ class EdgeBuilder {
       if (graph_.target(producer).kind() != TargetKind::kBuiltin && drawn_.left_out == 0) ++found_.from_hidden;
       return;
     }
-    const uint32_t from = box_of_node_[from_node];
-    const uint32_t to = box_of_node_[user];
+    const uint32_t from = box_of_node_[from_node], to = box_of_node_[user];
     const bool next_copy = in_different_copies(from_node, user);
     if (from == DrawnGraph::kNone || to == DrawnGraph::kNone || (from == to && !next_copy)) return;
     const ViewEdgeKind kind = writes                                ? ViewEdgeKind::kMutation
@@ -184,8 +183,7 @@ class EdgeBuilder {
       found_.edges.push_back({.from = from, .to = to, .kind = kind, .to_next_copy = next_copy});
       ways_.push_back(0);
     }
-    uint32_t result = 0;
-    uint32_t place = 0;
+    uint32_t result = 0, place = 0;
     graph_.for_each_output(producer, [&](ValueId output) {
       if (output == origin) result = place;
       ++place;
@@ -682,8 +680,7 @@ class ViewBuilder {
   ViewModel view_;
   std::vector<uint8_t> collapsed_;        // clusters drawn as one box
   std::vector<uint32_t> collapsed_into_;  // the outermost such cluster around each
-  std::vector<uint32_t> box_of_cluster_;
-  std::vector<uint32_t> box_of_node_;
+  std::vector<uint32_t> box_of_cluster_, box_of_node_;
   std::vector<uint32_t> levels_;  // of boxes: nodes_of_boxes
   std::set<uint32_t> titled_;     // boxes whose first line is a module's name
   std::string unfold_hint_;

@@ -8,6 +8,7 @@ from single_operators import (
     F32,
     NAMES,
     add,
+    add_attention,
     add_convolutions,
     both_ways,
     embedding,
@@ -40,20 +41,8 @@ plain("bmm", torch.bmm, (96, 1536, 80), (96, 80, 1536), dtypes=(BF16,))
 add("mm tf32 6144", tf32(6144))
 add("_scaled_mm e4m3 e4m3 6144x6144x6144", scaled(6144, 6144, 6144, E4, E4))
 add("_grouped_mm bf16 16 x 24576x3072x3072", grouped(16, 24576, 3072, 3072))
-for name, causal in [
-    ("FLASH_ATTENTION", True),
-    ("EFFICIENT_ATTENTION", True),
-    ("CUDNN_ATTENTION", True),
-    ("FLASH_ATTENTION", False),
-]:
-
-    def attend(q, k, v, causal=causal, name=name):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        with sdpa_kernel(getattr(SDPBackend, name)):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    both_ways(f"{name.lower()}{' causal' if causal else ''}", attend, *3 * [(2, 40, 3072, 128)], dtypes=(BF16,))
+for name, causal in [("FLASH", True), ("EFFICIENT", True), ("CUDNN", True), ("FLASH", False)]:
+    add_attention(f"{name}_ATTENTION", causal, 2, 40, 3072, 128)
 ODD, ROWS = (12000, 5120), (30000, 2048)
 both_ways("add", torch.add, ODD, ODD)
 both_ways("gelu", F.gelu, ODD)

@@ -792,8 +792,6 @@ class AdamW:
         parameter.addcdiv_(average, denominator, value=-rate / bias[0])
 
 
-# ---- Measuring
-
 class Meter:
     """Measures memory and time of steps on a CUDA or ROCm device; on a CPU, only time."""
 

@@ -44,9 +44,6 @@ def step_of(model, loss_of, optimizer, *, autocast=None, scaler=None, clip=None)
     return step
 
 
-# ---- Models of transformers
-
-
 def made(config, kind="AutoModelForCausalLM", dtype=BF16, **keywords):
     import transformers
 
@@ -254,9 +251,6 @@ def transformer_encoder():
                    autocast=BF16)  # fmt: skip
 
 
-# ---- Image models
-
-
 def image_step(model, batch, pixels=224, classes=1000, *, channels_last=False, **how):
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -313,9 +307,6 @@ def deeplab_v3():
     images, labels = torch.randn(8, 3, 384, 384, device="cuda"), torch.randint(21, (8, 384, 384), device="cuda")
     return step_of(model, lambda: functional.cross_entropy(model(images)["out"], labels),
                    torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), autocast=BF16)  # fmt: skip
-
-
-# ---- Modules of PyTorch
 
 
 @program

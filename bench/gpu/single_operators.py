@@ -59,7 +59,6 @@ def both_ways(name, function, *sizes, dtypes=(BF16, F32)):
         add(f"{name} both ways {NAMES[dtype]} {' '.join('x'.join(map(str, each)) for each in sizes)}", make)
 
 
-# ---- Matrix products
 for rows, inner, columns in [
     (4096, 4096, 4096),
     (8192, 8192, 8192),
@@ -148,7 +147,17 @@ for groups, rows, inner, columns in [
 ]:
     add(f"_grouped_mm bf16 {groups} x {rows}x{inner}x{columns}", grouped(groups, rows, inner, columns))
 
-# ---- Attention
+
+def add_attention(backend, causal, *sizes):
+    def attend(q, k, v):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    both_ways(f"{backend.lower()}{' causal' if causal else ''}", attend, *3 * [sizes], dtypes=(BF16,))
+
+
 for batch, heads, length, width, causal in [
     (4, 32, 4096, 128, True),
     (4, 32, 4096, 128, False),
@@ -161,21 +170,8 @@ for batch, heads, length, width, causal in [
     (256, 12, 197, 64, False),
 ]:
     for backend in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"):
-
-        def attend(q, k, v, causal=causal, backend=backend):
-            from torch.nn.attention import SDPBackend, sdpa_kernel
-
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        if backend == "CUDNN_ATTENTION" and (length == 197 or width in (96, 256)):
-            continue
-        both_ways(
-            f"{backend.lower()}{' causal' if causal else ''}",
-            attend,
-            *3 * [(batch, heads, length, width)],
-            dtypes=(BF16,),
-        )
+        if backend != "CUDNN_ATTENTION" or (length != 197 and width not in (96, 256)):
+            add_attention(backend, causal, batch, heads, length, width)
 both_ways(
     "efficient_attention f32",
     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -183,7 +179,6 @@ both_ways(
     dtypes=(F32,),
 )
 
-# ---- Pointwise operators and copies
 BIG, WIDE = (8192, 8192), (16384, 4096)
 both_ways("add", torch.add, BIG, BIG)
 both_ways("mul", torch.mul, BIG, BIG)
@@ -217,7 +212,6 @@ both_ways("dropout", lambda x: F.dropout(x, 0.1), BIG)
 plain("randn", lambda x: torch.randn_like(x), BIG)
 plain("bernoulli", lambda x: torch.empty_like(x).bernoulli_(0.5), BIG)
 
-# ---- Reductions and normalization
 for size in [BIG, (65536, 1024), (2048, 32000), (512, 128256)]:
     both_ways("softmax", lambda x: F.softmax(x, -1), size)
     both_ways("log_softmax", lambda x: F.log_softmax(x, -1), size)
@@ -253,7 +247,6 @@ both_ways("interpolate bilinear", lambda x: F.interpolate(x, scale_factor=2, mod
 both_ways("interpolate nearest", lambda x: F.interpolate(x, scale_factor=2), (16, 64, 128, 128))
 
 
-# ---- Indexing
 def embedding(rows, words, width, dtype, back):
     def make():
         ids, weight = whole(words, rows), of(words, width, dtype=dtype, grad=back)
@@ -308,7 +301,6 @@ for rows, words in [(4096, 32000), (2048, 128256)]:
         add(f"cross_entropy both ways {NAMES[dtype]} {rows}x{words}", entropy(rows, words, dtype))
 
 
-# ---- Convolutions
 def convolution(x, weight, dtype, stride=1, groups=1, last=False, back=False):
     def make():
         image, kernel = of(*x, dtype=dtype, grad=back), of(*weight, dtype=dtype, grad=back)
@@ -365,7 +357,6 @@ for kind in ("LSTM", "GRU"):
         add(f"{kind} both ways {NAMES[dtype]} 64x256x1024 2 layers", recurrent(kind, dtype))
 
 
-# ---- Optimizers
 def clipping(dtype):
     def make():
         parameters = [of(4096, 4096, dtype=dtype, grad=True) for _ in range(16)]

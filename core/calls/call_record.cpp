@@ -96,25 +96,27 @@ CallRecording::Scope::Scope(CallRecording& recording, FakeTensorMode& mode) : mo
 CallRecording::Scope::~Scope() { state_of(mode_).observer = nullptr; }
 
 void CallRecording::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
+  const auto tensor_argument = [this](const at::Tensor& tensor) {
+    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
+    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(),
+                "the decomposition function uses a real tensor; it may only use its arguments and numbers");
+    return number_of(graph_, tensor);
+  };
   arguments_.clear();
-  for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
+  for (const CallArgument& argument : arguments) {
+    arguments_.push_back(argument_of(graph_, argument.value(), tensor_argument));
+  }
 }
 
 void CallRecording::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
   const NodeId node = at_.insert(graph_.intern_target(info.target), arguments_);
   inserted_.push_back(node);
+  const auto tensor_result = [&](const at::Tensor& tensor) {
+    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
+  };
   std::vector<Argument> made;
-  for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
+  for (const CallArgument& result : results) made.push_back(result_of(graph_, node, result.value(), tensor_result));
   graph_.set_results(node, made);
-}
-
-Argument CallRecording::argument_of(const c10::IValue& value) {
-  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
-    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
-    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(),
-                "the decomposition function uses a real tensor; it may only use its arguments and numbers");
-    return number_of(graph_, tensor);
-  });
 }
 
 // A storage first seen in a result is added to the graph.
@@ -146,12 +148,6 @@ ValueId CallRecording::alias(const at::Tensor& tensor) {
   const Argument result[] = {Argument::of_value(value)};
   graph_.set_results(node, result);
   return value;
-}
-
-Argument CallRecording::result_of(const c10::IValue& value, NodeId node) {
-  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
-  });
 }
 
 }  // namespace shadowgraph

@@ -90,12 +90,8 @@ class CallRecording final : public CallObserver {
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo&) noexcept override {}
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
 
  private:
-  Argument argument_of(const c10::IValue& value);
-  Argument result_of(const c10::IValue& value, NodeId node);
   ValueId new_value(NodeId node, const at::Tensor& tensor);
   ValueId alias(const at::Tensor& tensor);
 

@@ -1,7 +1,5 @@
 #include "core/calls/calls_on_fakes.h"
 
-#include <c10/core/CPUAllocator.h>
-
 #include "core/fake/data_dependent_values.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"

@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 

@@ -165,16 +165,9 @@ CallTemplates::Call CallTemplates::add(NodeId node, const Signature& formals, co
   return call;
 }
 
-namespace {
-
-c10::DispatchKeySet keys_above() {
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-         c10::DispatchKeySet(kCompositeKey);
-}
-
-}  // namespace
-
-BelowAutograd::BelowAutograd() : guard_(keys_above()) {}
+BelowAutograd::BelowAutograd()
+    : guard_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+             c10::DispatchKeySet(kCompositeKey)) {}
 
 const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
   const TargetId target = graph_.node(node).target;

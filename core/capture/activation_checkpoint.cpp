@@ -129,7 +129,6 @@ class RandomStates {
 // The inputs are saved variables of autograd outside the function, so an outer checkpoint sees them as its own slots.
 // All of it is freed with the last grad_fn. A recomputation fills the slots for one backward pass (one graph task);
 // unpacking a slot empties it.
-
 struct CheckpointSlot {
   size_t index = 0;
   // Metadata of the saved tensor, compared with that of the recomputation.
@@ -147,7 +146,6 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
 
-  // ---- Called by the hooks
   std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor);
   at::Tensor unpack(CheckpointSlot& slot);
 
@@ -177,8 +175,7 @@ auto run_scope(ExternalCheckpoint& runs) {
   return c10::make_scope_exit([&runs] { runs.leave(); });
 }
 
-// ---- Forward: saved tensors are discarded
-
+// Forward: saved tensors are discarded
 class SlotHook final : public Hooks {
  public:
   explicit SlotHook(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
@@ -201,8 +198,7 @@ class Forward final : public SavedTensorObserver {
   CheckpointFrame& frame_;
 };
 
-// ---- Recomputation: saved tensors fill the slots
-
+// Recomputation: saved tensors fill the slots
 class PlainHook final : public Hooks {
  public:
   void call_pack_hook(const at::Tensor& tensor) override { data_.emplace(tensor); }
@@ -212,8 +208,7 @@ class PlainHook final : public Hooks {
   std::optional<SavedData> data_;
 };
 
-// Thrown through the function when its last slot is filled. Not derived from std::exception, so that the function does
-// not catch it.
+// Thrown through the function when its last slot is filled. Not a std::exception, which the function might catch.
 struct AllSlotsFilled {};
 
 class RefillHook final : public Hooks {

@@ -164,8 +164,6 @@ class GradScaler {
   std::vector<at::Tensor> found_inf_;  // by device, between unscale_ and update
 };
 
-// ---- The loop
-
 class TrainingLoop {
  public:
   // Throws Error for invalid options. Creates the averaged copies, so it must be constructed inside the module's mode.

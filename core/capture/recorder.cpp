@@ -67,8 +67,6 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   return value;
 }
 
-// ---- Calls
-
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   if (link_->has_frees()) flush_frees();
   if (C10_UNLIKELY(info.group_argument >= 0)) {
@@ -378,8 +376,6 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   n.region = add_open_region(regions_.size() - 1);
 }
 
-// ---- Guards
-
 void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   try {
     // Only reads by the program itself: not inside decompositions or autograd.
@@ -406,8 +402,6 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
   }
 }
 
-// ---- The end
-
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
@@ -432,8 +426,6 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
 }
-
-// ---- Tensors to values
 
 bool Recorder::matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const {
   return value.offset == fake.storage_offset() && value.dtype == fake.dtype().toScalarType() &&
@@ -583,8 +575,6 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   return id;
 }
 
-// ---- Arguments and results
-
 Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Argument::none();
   if (FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) return Argument::of_value(value_of(*fake));
@@ -669,7 +659,7 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
   return target;
 }
 
-// ---- Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
+// Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
 //
 // Freed and reallocated memory becomes a new storage in the graph. The old storage is freed, and the new one is
 // allocated by aten::empty, whose contents are also undefined. Contents kept by the program become a copy. Tensors on

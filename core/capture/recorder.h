@@ -24,7 +24,6 @@ std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
 //
 // The default stream, 0, is not noted; others are numbered in order of first use. Work on a stream is ordered, so an
 // event is the last node issued on its stream before it. Events without a waiter are not noted.
-
 class StreamRecord {
  public:
   explicit StreamRecord(uint32_t session) : session_(session) {}
@@ -63,7 +62,6 @@ class StreamRecord {
 // compares the tensor with that value. An unknown tensor on a known storage becomes an alias value, so `.data =`,
 // detach and unpacked saved variables need no hook. An unknown storage becomes a placeholder. The recorder owns no fake
 // tensor, so use counts, on which autograd's in-place gradient accumulation depends, are the same as without it.
-
 class Recorder final : public CallObserver, public SavedTensorObserver, public StreamObserver {
  public:
   explicit Recorder(ModeState& mode);
@@ -80,7 +78,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Creates the placeholder of a named tensor, so that placeholders are in order of declaration.
   ValueId declare(const at::Tensor& tensor);
 
-  // ---- Program state
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
@@ -89,8 +86,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void open_scope(const void* scope) { scopes_.push_back(scope); }
   bool close_scope(const void* scope) noexcept { return std::erase(scopes_, scope) != 0; }
   bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
-  // Opens an activation checkpoint (shadowgraph/capture/activation_checkpoint.h). Its recomputation in backward becomes
-  // a region of the same name and class "recompute", where each node is linked to the one it repeats.
+  // Opens an activation checkpoint. Its recomputation in backward becomes a region of the same name and class
+  // "recompute", where each node is linked to the one it repeats.
   uint32_t enter_checkpoint(const std::string& name);
   void leave_checkpoint() noexcept;
   void enter_recomputation(uint32_t checkpoint, const std::string& name);
@@ -112,7 +109,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Sets the kind of a tensor created by the program.
   void mark(const at::Tensor& tensor, StorageKind kind);
 
-  // ---- The graph so far
   const Graph& graph() const { return graph_; }
   NodeId last_node() const { return last_; }
   // Returns the first value on the storage.
@@ -124,7 +120,6 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // Does nothing without watch_generators().
   void watch(const at::Generator& generator) { argument_of_generator(generator); }
 
-  // ---- CallObserver
   void mode_suspended() override {
     if (generators_) generators_->suspend();
   }
@@ -143,11 +138,9 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
 
-  // ---- SavedTensorObserver
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() override;
   void tensor_saved(const at::Tensor& tensor);
 
-  // ---- StreamObserver
   uint64_t event_recorded(const c10::Stream& stream) override;
   void stream_waits(const c10::Stream& stream, uint64_t event) override;
   void memory_used_on(const StorageContext& storage, const c10::Stream& stream) override;

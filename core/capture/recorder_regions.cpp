@@ -13,7 +13,6 @@
 #include <algorithm>
 
 #include "core/capture/recorder.h"
-#include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/thread_state.h"
 #include "ir/records.h"
@@ -31,8 +30,7 @@ bool is_inside(std::string_view path, std::string_view module) {
 std::string_view common_module(std::string_view a, std::string_view b) {
   size_t end = 0;
   for (size_t i = 0;; ++i) {
-    const bool a_ends = i == a.size() || a[i] == '.';
-    const bool b_ends = i == b.size() || b[i] == '.';
+    const bool a_ends = i == a.size() || a[i] == '.', b_ends = i == b.size() || b[i] == '.';
     if (a_ends && b_ends) end = i;
     if (i == a.size() || i == b.size() || a[i] != b[i]) break;
   }
@@ -261,8 +259,6 @@ void Recorder::sort_regions() {
   for (uint32_t i = 0; i < ordered.size(); ++i) mutable_region(graph_, RegionId(i)) = ordered[i];
   for (const NodeId node : graph_.nodes()) mutable_node(graph_, node).region = moved[graph_.node(node).region.index];
 }
-
-// ---- Backward nodes and saved tensors
 
 // Marks a node that runs under the autograd engine as backward, and links it to the forward node of the current
 // grad_fn.

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <unistd.h>
 #include <unordered_set>
 

@@ -43,8 +43,7 @@ class UserFrame {
   std::string text() && { return std::move(users_.empty() ? innermost_ : users_); }
 
  private:
-  std::string users_;
-  std::string innermost_;
+  std::string users_, innermost_;
 };
 
 }  // namespace shadowgraph

@@ -10,8 +10,7 @@ struct Binding final : StorageWatcher {
       : session(known_session), id(known_id), link(std::move(known_link)) {}
   ~Binding() override { link->storage_freed(id); }
 
-  // Changes when another session reuses the binding. By then neither session looks it up. `id` and `link` are set
-  // first.
+  // Changes when another session reuses the binding, which neither then looks up. `id` and `link` are set first.
   std::atomic<uint32_t> session;
   StorageId id;
   c10::intrusive_ptr<SessionLink> link;  // protected by `links()`, except within the session itself

@@ -27,9 +27,7 @@ namespace {
 // `memo`: `bytes` hold a memo index.
 struct PickleOperand {
   const char* opcodes;
-  int bytes = 0;
-  int lines = 0;
-  int length = 0;
+  int bytes = 0, lines = 0, length = 0;
   bool memo = false;
 };
 

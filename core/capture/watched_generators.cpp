@@ -1,7 +1,6 @@
 #include "core/capture/watched_generators.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/equal.h>
 
 #include <algorithm>
 #include <array>

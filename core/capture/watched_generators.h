@@ -49,9 +49,7 @@ class WatchedGenerators {
  private:
   // The state of a generator after the draws before number `draw` that follow change number `change`.
   struct Point {
-    uint32_t generator = 0;
-    uint32_t change = 0;
-    uint32_t draw = 0;
+    uint32_t generator = 0, change = 0, draw = 0;
     friend auto operator<=>(const Point&, const Point&) = default;
   };
   struct Change {
@@ -79,8 +77,7 @@ class WatchedGenerators {
 
   std::vector<Watched> watched_;
   std::vector<Point> tickets_;  // by number
-  bool suspended_ = false;
-  bool ended_ = false;
+  bool suspended_ = false, ended_ = false;
   bool out_of_memory_ = false;  // since resume()
   const uint32_t session_;
 };

@@ -1,8 +1,6 @@
-// Runs parts of a recording on real tensors: Recipe selects the nodes, RandomStreams provides the generator states,
-// Interpreter runs them.
+// Runs parts of a recording on real tensors.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -61,9 +59,9 @@ class Replay final : public Interpreter {
       bool stays = false;
     };
     std::unordered_map<NodeId, std::vector<Kept>> snapshots;
-    std::unordered_map<NodeId, std::vector<StorageId>>
-        finished;                                  // by node: storages of the record whose last use it is
-    std::unordered_map<StorageId, ValueId> roots;  // of those
+    // Storages of the record, by the node that uses them last, and their first values.
+    std::unordered_map<NodeId, std::vector<StorageId>> finished;
+    std::unordered_map<StorageId, ValueId> roots;
   };
 
   Replay(const RecipeGraph& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots,
@@ -351,9 +349,7 @@ class WindowReplay final : public Interpreter {
   const RecipeGraph& piece_;
   DeferredRecord& record_;
   std::optional<uint64_t> seed_;
-  int64_t numel_;
-  int64_t begin_ = 0;
-  int64_t count_ = 0;
+  int64_t numel_, begin_ = 0, count_ = 0;
   std::unordered_map<NodeId, Position> positions_;
   at::Generator generator_;
 };
@@ -538,15 +534,9 @@ c10::Storage DeferredRecord::real_storage(StorageId id) {
   return c10::Storage(std::move(alive));
 }
 
-// Computes a shard of a tensor by running its recipe window by window.
-//
-// This requires that element i of the result depends only on element i of earlier tensors, and on random numbers whose
-// position in the generator's sequence is known for each element. Each window runs the same nodes on 1-D pieces:
-//
-//     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
-//     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
-//     %2 = aten::mul_(%1, 0.5)
-
+// Computes a shard of a tensor by running its recipe window by window, on 1-D pieces. This requires that element i of
+// the result depends only on element i of earlier tensors, and on random numbers whose position in the generator's
+// sequence is known for each element.
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options, bool never_whole) {
   check_range(tensor, dim, start, length);
@@ -555,10 +545,8 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[static_cast<size_t>(dim)] = length;
   if (fake == nullptr) {
-    return tensor.detach()
-        .narrow(dim, start, length)
-        .to(options.device.value_or(tensor.device()), dtype)
-        .clone(at::MemoryFormat::Contiguous);
+    const at::Tensor part = tensor.detach().narrow(dim, start, length);
+    return part.to(options.device.value_or(tensor.device()), dtype).clone(at::MemoryFormat::Contiguous);
   }
   const std::shared_ptr<DeferredRecord> record = DeferredRecord::of(*fake);
   if (!record) {
@@ -572,8 +560,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const int64_t numel = tensor.numel();
   const c10::Device device = options.device.value_or(fake->simulated_device());
 
-  const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
-  const Recipe::Group& group = groups.at(0);
+  const Recipe::Group group = std::move(record->recipe().groups_for({&storage, 1}).at(0));
   const ValueId root = first_value(graph, storage);
   std::string why;
   if (!tensor.is_contiguous() || fake->storage_offset() != 0 || tensor.is_conj() || tensor.is_neg() ||

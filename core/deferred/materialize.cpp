@@ -3,6 +3,9 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <ranges>
+
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/thread_state.h"
@@ -21,8 +24,7 @@ struct RecipeOfTensor final : c10::intrusive_ptr_target {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   c10::Device device = c10::Device(c10::kCPU);
-  bool conj = false;
-  bool neg = false;
+  bool conj = false, neg = false;
 };
 
 struct Named {
@@ -50,8 +52,6 @@ std::shared_ptr<DeferredRecord> record_of(const Named& named) {
 c10::Device with_any_index(c10::Device device) {
   return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
 }
-
-// ---- Real tensors
 
 at::Tensor on_storage(c10::Storage storage, FakeTensorImpl& fake, caffe2::TypeMeta dtype) {
   const c10::InferenceMode inference(fake.is_inference());
@@ -249,12 +249,12 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   }
 }
 
-// A module and its submodules, children first. Not Module::modules(), which requires a shared_ptr to the root.
-struct Visited {
-  const torch::nn::Module* module;
-  std::string path;
-};
-std::vector<Visited> children_first(const torch::nn::Module& root) {
+// Returns the tensors of a module, children first. Not Module::modules(), which requires a shared_ptr to the root.
+std::vector<Named> tensors_of(const torch::nn::Module& root, const MaterializeModuleOptions& options = {}) {
+  struct Visited {
+    const torch::nn::Module* module;
+    std::string path;
+  };
   std::vector<Visited> found;
   std::vector<Visited> pending{{&root, ""}};
   while (!pending.empty()) {
@@ -265,19 +265,17 @@ std::vector<Visited> children_first(const torch::nn::Module& root) {
       pending.push_back({child.value().get(), next.path + child.key() + "."});
     }
   }
-  std::reverse(found.begin(), found.end());
-  return found;
-}
-
-std::vector<Named> tensors_of(const Visited& visited, bool buffers_only) {
   std::vector<Named> tensors;
-  const auto add = [&](const auto& items) {
-    for (const auto& item : items) {
-      if (item.value().defined()) tensors.push_back({item.value(), visited.path + item.key()});
-    }
-  };
-  if (!buffers_only) add(visited.module->named_parameters(/*recurse=*/false));
-  add(visited.module->named_buffers(/*recurse=*/false));
+  for (const auto& [module, path] : std::views::reverse(found)) {
+    if (options.check_fn && !options.check_fn(*module)) continue;
+    const auto add = [&tensors, &path = path](const auto& items) {
+      for (const auto& item : items) {
+        if (item.value().defined()) tensors.push_back({item.value(), path + item.key()});
+      }
+    };
+    if (!options.buffers_only) add(module->named_parameters(/*recurse=*/false));
+    add(module->named_buffers(/*recurse=*/false));
+  }
   return tensors;
 }
 
@@ -303,12 +301,7 @@ void materialize_tensors(const std::vector<at::Tensor>& tensors, const Materiali
 }
 
 void materialize_module(const torch::nn::Module& module, const MaterializeModuleOptions& options) {
-  std::vector<Named> tensors;
-  for (const Visited& visited : children_first(module)) {
-    if (options.check_fn && !options.check_fn(*visited.module)) continue;
-    for (Named& named : tensors_of(visited, options.buffers_only)) tensors.push_back(std::move(named));
-  }
-  materialize(tensors, options);
+  materialize(tensors_of(module, options), options);
 }
 
 bool is_deferred(const at::Tensor& tensor) {
@@ -317,12 +310,7 @@ bool is_deferred(const at::Tensor& tensor) {
 }
 
 bool is_deferred(const torch::nn::Module& module) {
-  for (const Visited& visited : children_first(module)) {
-    for (const Named& named : tensors_of(visited, /*buffers_only=*/false)) {
-      if (is_deferred(named.tensor)) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(tensors_of(module), [](const Named& named) { return is_deferred(named.tensor); });
 }
 
 void dematerialize(const at::Tensor& tensor) {
@@ -361,10 +349,8 @@ void dematerialize(const at::Tensor& tensor) {
 }
 
 void dematerialize(const torch::nn::Module& module) {
-  for (const Visited& visited : children_first(module)) {
-    for (const Named& named : tensors_of(visited, /*buffers_only=*/false)) {
-      if (with_recipe(named.tensor) != nullptr) dematerialize(named.tensor);
-    }
+  for (const Named& named : tensors_of(module)) {
+    if (with_recipe(named.tensor) != nullptr) dematerialize(named.tensor);
   }
 }
 

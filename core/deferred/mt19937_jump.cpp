@@ -118,8 +118,6 @@ Polynomial power_of_x(uint64_t exponent) {
   return p;
 }
 
-// ---- The recurrence
-
 uint32_t next_word(uint32_t far, uint32_t a, uint32_t b) {
   return far ^ ((a & 0x80000000U) | (b & 0x7FFFFFFFU)) >> 1 ^ ((b & 1) != 0 ? 0x9908B0DFU : 0U);
 }

@@ -1,12 +1,7 @@
 #include "core/deferred/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/bernoulli.h>
-#include <ATen/ops/cauchy.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exponential.h>
-#include <ATen/ops/geometric.h>
-#include <ATen/ops/normal.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
@@ -27,16 +22,8 @@ uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64
 
 // Returns the words per uniform number; 0 for unsupported dtypes.
 uint64_t words_of_uniform(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kHalf:
-    case at::kBFloat16:
-      return 1;
-    case at::kDouble:
-      return 2;
-    default:
-      return 0;
-  }
+  if (dtype == at::kDouble) return 2;
+  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16 ? 1 : 0;
 }
 
 Consumption of_uniform(const Graph& graph, ValueId value) {
@@ -72,15 +59,12 @@ Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to
   return words((range >= kWide ? 2 : 1) * elements(graph, value));
 }
 
-// ---- Operators that may use MKL
-
 using Sampler = void (*)(at::Tensor&, const at::Generator&);
 
 // A linear function of the number of elements.
 struct Line {
   bool straight = false;  // the measurement was linear
-  uint64_t each = 0;
-  uint64_t constant = 0;
+  uint64_t each = 0, constant = 0;
 };
 
 Line measure(Sampler sample, at::ScalarType dtype) {
@@ -97,9 +81,7 @@ Line measure(Sampler sample, at::ScalarType dtype) {
     }
     return ~uint64_t{0};
   };
-  const uint64_t a = drawn_for(10);
-  const uint64_t b = drawn_for(20);
-  const uint64_t c = drawn_for(1000);
+  const uint64_t a = drawn_for(10), b = drawn_for(20), c = drawn_for(1000);
   if (b < a || c < b) return {};
   const uint64_t each = (b - a) / 10;
   if (b != a + 10 * each || c != a + 990 * each || 10 * each > a) return {};
@@ -117,8 +99,6 @@ Consumption of_sampler(const Graph& graph, ValueId value, Sampler sample) {
   const Line& line = entry->second;
   return line.straight ? words(line.each * elements(graph, value) + line.constant) : Consumption();
 }
-
-// ---- Table of operators
 
 enum class Family : uint8_t { kUniform, kNormal, kRandom, kRange, kPermutation, kSampler };
 
@@ -156,7 +136,7 @@ constexpr Row kRows[] = {
 };
 
 const Row* find_row(std::string_view name) {
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
+  const auto* row = std::ranges::find(kRows, name, &Row::name);
   return row == std::end(kRows) ? nullptr : row;
 }
 
@@ -176,8 +156,6 @@ Consumption of_range_arguments(const Graph& graph, NodeId node, ValueId value) {
 }
 
 }  // namespace
-
-// ---- Consumption
 
 Consumption consumption_of(const Graph& graph, NodeId node) {
   if (!graph.facts(node).draws) return {};
@@ -268,8 +246,6 @@ constexpr uint32_t kManyDraws = 64;  // the same in draws
 
 RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
     : graph_(graph), run_(std::move(run)), nonce_(next_nonce()) {}
-
-// ---- Tickets
 
 // Fills a ticket with pseudorandom words, so that unrecorded draws from it at least look random.
 void RandomStreams::make_noise(Stream& stream) const {
@@ -410,8 +386,6 @@ void RandomStreams::watch(const at::Generator& generator) {
   put_ticket(number);
 }
 
-// ---- States
-
 void RandomStreams::begin_segment(Stream& stream, const RandomState& state) {
   stream.segments.push_back(static_cast<uint32_t>(stream.draws.size()));
   keep(stream, stream.end(), state, /*pinned=*/true);
@@ -450,8 +424,7 @@ RandomState RandomStreams::state_at(uint32_t number, Point point) {
   };
   const auto [first, start] = nearest(streams_[number]);
   RandomState state = *start;
-  uint64_t words = 0;
-  uint64_t total = 0;
+  uint64_t words = 0, total = 0;
   const auto flush = [&] { skip(state, {Consumption::Kind::kWords, std::exchange(words, 0)}); };
   for (uint32_t i = first; i < point.draw; ++i) {
     const auto [node, consumption] = streams_[number].draws[i];

@@ -61,15 +61,13 @@ RandomFill random_fill_of(const Graph& graph, NodeId node);
 // with a known state. To detect a change, the generator holds a *ticket* during recording: a state that encodes the
 // segment and the number of draws. Restoring a ticket begins a segment with the state that it encodes; any other state
 // begins a segment with itself. At the end the generator gets the state that running the program would have produced.
-
 class RandomStreams {
  public:
   // Runs an unknown draw and returns the state after it. It may request earlier draws, but no later ones.
   using RunDraw = std::function<RandomState(NodeId node, const RandomState& before)>;
 
   struct Place {
-    uint32_t stream = 0;
-    uint32_t draw = 0;
+    uint32_t stream = 0, draw = 0;
   };
 
   RandomStreams(const Graph& graph, RunDraw run);
@@ -104,8 +102,7 @@ class RandomStreams {
   };
   // A state of a stream: after the draws of `segment` that precede draw number `draw`.
   struct Point {
-    uint32_t segment = 0;
-    uint32_t draw = 0;
+    uint32_t segment = 0, draw = 0;
     friend auto operator<=>(const Point&, const Point&) = default;
   };
   struct Stream {
@@ -130,8 +127,7 @@ class RandomStreams {
 
   uint32_t stream_of(const std::optional<at::Generator>& generator);
   void observe(uint32_t stream);
-  // Returns the generator state that a ticket of this record refers to, on any stream; nullopt if `state` is not a
-  // ticket.
+  // Returns the state that a ticket of this record refers to, on any stream; nullopt if `state` is not a ticket.
   std::optional<RandomState> state_of_ticket(const RandomState& state);
   RandomState current_state(const at::Generator& generator);
   void put_ticket(uint32_t stream);

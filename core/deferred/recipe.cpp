@@ -150,8 +150,7 @@ void Recipe::note_origin(NodeId node) {
       arguments[0].kind != ArgumentKind::kValue) {
     return;
   }
-  const ValueId before = arguments[0].ref.value;
-  const ValueId after = results[0].ref.value;
+  const ValueId before = arguments[0].ref.value, after = results[0].ref.value;
   if (!same_tensor(graph_, before, after)) return;
   if (after.index >= origins_.size()) origins_.resize(std::max<size_t>(after.index + 1, origins_.size() * 2));
   origins_[after.index] = origin_of(before);
@@ -183,9 +182,7 @@ class Recipe::Walk {
       visit(node, needs_.at(node));
     }
     std::reverse(steps_.begin(), steps_.end());
-    if (checked_) {
-      std::ranges::sort(steps_, {}, [](const Step& step) { return step.node.index; });
-    }
+    if (checked_) std::ranges::sort(steps_, {}, [](const Step& step) { return step.node.index; });
     placeholders_.insert(placeholders_.end(), steps_.begin(), steps_.end());
     return std::move(placeholders_);
   }
@@ -219,20 +216,12 @@ class Recipe::Walk {
     }
     covered = 0;
     const Snapshots::Snapshot snapshot = snapshot_of(storage, before);
-    const auto begin_there = [&] {
-      covered = snapshot.position - 1;
-      begins_[storage] = snapshot;
-    };
     if (storage.index < recipe_.writers_.size()) {
       const auto& writers = recipe_.writers_[storage.index];
       auto writer = std::lower_bound(writers.begin(), writers.end(), before,
                                      [](const Writer& w, uint32_t id) { return w.node.index < id; });
-      while (writer != writers.begin()) {
+      while (writer != writers.begin() && std::prev(writer)->node.index >= snapshot.position) {
         --writer;
-        if (writer->node.index < snapshot.position) {
-          begin_there();
-          return;
-        }
         reach(writer->node, kContents);
         if (writer->overwrites) {
           covered = writer->node.index;
@@ -241,7 +230,8 @@ class Recipe::Walk {
       }
     }
     if (snapshot.bytes.defined()) {
-      begin_there();
+      covered = snapshot.position - 1;
+      begins_[storage] = snapshot;
     } else {
       reach(graph_.storage(storage).born, kContents);
     }
@@ -254,8 +244,7 @@ class Recipe::Walk {
 
   // Returns whether all outputs of `node` are on storages that start from a later snapshot.
   bool is_before_snapshots(NodeId node) const {
-    bool all = true;
-    bool any = false;
+    bool all = true, any = false;
     graph_.for_each_output(node, [&](ValueId value) {
       any = true;
       const auto begin = begins_.find(graph_.value(value).storage);
@@ -321,15 +310,14 @@ class Recipe::Walk {
   std::unordered_map<StorageId, Snapshots::Snapshot> begins_;
   std::unordered_set<StorageId> needed_before_snapshot_;
   std::unordered_map<NodeId, Need> needs_;
-  std::unordered_map<StorageId, uint32_t>
-      covered_from_;  // contents from this node on, up to the readers seen so far, are covered
+  // Contents from this node on, up to the readers seen so far, are covered.
+  std::unordered_map<StorageId, uint32_t> covered_from_;
   std::priority_queue<uint32_t> pending_;
-  std::vector<Step> steps_;
-  std::vector<Step> placeholders_;
+  std::vector<Step> steps_, placeholders_;
   bool checked_ = false;
 };
 
-Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots) {
+Recipe::Group Recipe::reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots) {
   constexpr int kAttempts = 4;
   std::unordered_set<StorageId> without;
   for (int attempt = 1;; ++attempt) {
@@ -337,7 +325,7 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
     for (const StorageId storage : wanted) walk.want(storage);
     if (node.valid()) walk.need_run(node);
     std::vector<Step> steps = walk.steps();
-    if (walk.needed_before_snapshot().empty()) return {std::move(steps), walk.take_snapshots()};
+    if (walk.needed_before_snapshot().empty()) return {std::move(steps), {}, walk.take_snapshots()};
     without.insert(walk.needed_before_snapshot().begin(), walk.needed_before_snapshot().end());
   }
 }
@@ -346,7 +334,7 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
 // written does not connect groups: it is part of every group that reads it. An item is a step or a requested storage.
 class Recipe::Grouping {
  public:
-  Grouping(const Recipe& recipe, const Reached& reached, std::span<const StorageId> wanted)
+  Grouping(const Recipe& recipe, const Group& reached, std::span<const StorageId> wanted)
       : recipe_(recipe),
         graph_(recipe.graph_),
         steps_(reached.steps),
@@ -362,9 +350,7 @@ class Recipe::Grouping {
     place_steps();
     place_wanted();
     for (size_t i = 0; i < groups_.size(); ++i) {
-      std::vector<Step> all;
-      for (const NodeId node : given_[i]) all.push_back({node, Role::kRun});
-      groups_[i].steps.insert(groups_[i].steps.begin(), all.begin(), all.end());
+      groups_[i].steps.insert(groups_[i].steps.begin(), given_[i].begin(), given_[i].end());
     }
     return std::move(groups_);
   }
@@ -415,8 +401,8 @@ class Recipe::Grouping {
   }
 
   void give(size_t group, NodeId placeholder) {
-    std::vector<NodeId>& given = given_[group];
-    if (std::find(given.begin(), given.end(), placeholder) == given.end()) given.push_back(placeholder);
+    std::vector<Step>& given = given_[group];
+    if (std::ranges::find(given, placeholder, &Step::node) == given.end()) given.push_back({placeholder});
   }
 
   void place_steps() {
@@ -461,19 +447,16 @@ class Recipe::Grouping {
   std::unordered_map<ValueId, NodeId> placeholder_of_;
   std::unordered_map<StorageId, uint32_t> set_of_;  // an item that uses it
   std::vector<Group> groups_;
-  std::vector<std::vector<NodeId>> given_;       // by group: the placeholders that it reads
+  std::vector<std::vector<Step>> given_;         // by group: the placeholders that it reads
   std::unordered_map<size_t, size_t> group_of_;  // by set
 };
 
 std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
-  const Reached reached = reach(wanted, NodeId(), snapshots);
+  const Group reached = reach(wanted, NodeId(), snapshots);
   return Grouping(*this, reached, wanted).run();
 }
 
-Recipe::Group Recipe::group_for_node(NodeId node, const Snapshots* snapshots) {
-  auto [steps, begins] = reach({}, node, snapshots);
-  return {std::move(steps), {}, std::move(begins)};
-}
+Recipe::Group Recipe::group_for_node(NodeId node, const Snapshots* snapshots) { return reach({}, node, snapshots); }
 
 namespace {
 

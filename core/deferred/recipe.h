@@ -134,12 +134,9 @@ class Recipe {
   bool overwrites(NodeId node, StorageId storage) const;
   void record_growth(NodeId node);
   void note_origin(NodeId node);
-  struct Reached {
-    std::vector<Step> steps;
-    std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;
-  };
   class Grouping;
-  Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
+  // Returns what the storages and the node need, as one group.
+  Group reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;
   std::vector<std::vector<Writer>> writers_;                    // by storage
@@ -158,7 +155,6 @@ class Recipe {
 //   - an allocation by aten::empty_strided;
 //   - a snapshot by an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the constant
 //     if it is written.
-
 class RecipeGraph {
  public:
   RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group);

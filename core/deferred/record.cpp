@@ -1,6 +1,5 @@
 #include "core/deferred/record.h"
 
-#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/ScopeExit.h>
@@ -38,18 +37,11 @@ void for_each_defined(const CallArgument& argument, F&& f) {
   const auto visit = [&](const at::Tensor& tensor) {
     if (tensor.defined()) f(tensor);
   };
-  switch (argument.kind()) {
-    case Kind::kBoxed:
-      return for_each_tensor(argument.boxed(), visit);
-    case Kind::kTensor:
-      return visit(argument.tensor());
-    case Kind::kTensors:
-    case Kind::kTensorRefs:
-    case Kind::kOptionalTensors:
-      return for_each_tensor(argument.value(), visit);
-    default:
-      return;
-  }
+  const Kind kind = argument.kind();
+  if (kind == Kind::kTensor) return visit(argument.tensor());
+  if (kind == Kind::kBoxed) return for_each_tensor(argument.boxed(), visit);
+  const bool is_list = kind == Kind::kTensors || kind == Kind::kTensorRefs || kind == Kind::kOptionalTensors;
+  if (is_list) for_each_tensor(argument.value(), visit);
 }
 
 // Returns whether a conditional write of an operator's facts takes place: batch norm's statistics, in training.
@@ -64,12 +56,7 @@ bool writes_with(const OperatorFacts& facts, std::span<const CallArgument> argum
 // Returns whether a value can be recorded. Objects (a storage, a stream, a custom class) have state that the record
 // does not keep.
 bool is_plain(const c10::IValue& value) {
-  if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!is_plain(element)) return false;
-    }
-    return true;
-  }
+  if (value.isList()) return std::ranges::all_of(value.toListRef(), &is_plain);
   return value.isTensor() || value.isNone() || value.isScalar() || value.isString() || value.isDevice() ||
          value.isGenerator() || value.isSymInt() || value.isSymFloat() || value.isSymBool();
 }
@@ -153,8 +140,6 @@ void DeferredRecord::end_scope() {
   link_->close();
   streams_.pause();
 }
-
-// ---- Calls
 
 void DeferredRecord::check_operand(const std::string& user, const at::Tensor& tensor, bool written) {
   const FakeTensorImpl* fake = as_fake(tensor);
@@ -290,20 +275,17 @@ void DeferredRecord::leave() noexcept {
   mutex_.unlock();
 }
 
-// ---- Data-dependent calls: computed immediately, from only what they read
-
 namespace {
 
 bool has_mask(const torch::jit::Stack& stack, size_t begin) {
+  bool found = false;
   for (size_t i = begin; i < stack.size(); ++i) {
     if (!stack[i].isList()) continue;
-    bool found = false;
     for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
       found |= tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
     });
-    if (found) return true;
   }
-  return false;
+  return found;
 }
 
 // Copies a value that may be shared with the record or with an outside tensor.
@@ -390,8 +372,6 @@ void DeferredInit::finish() {
   });
   record->end_scope();
 }
-
-// ---- Contents of deferred tensors for readers without an operator: Python's tolist(), numpy() and printing
 
 bool is_deferring() { return DeferredRecord::recording() != nullptr; }
 

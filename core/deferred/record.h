@@ -1,11 +1,7 @@
-// The recording of a deferred program, owned by its tensors. Internal to core/deferred; programs use
-// shadowgraph/deferred/deferred.h.
+// The recording of a deferred program, owned by its tensors. Internal to core/deferred.
 //
 // It contains a Recorder (core/capture/) that continues after its scope: calls on deferred tensors outside of any mode
-// are recorded too, so that later modifications are not lost. In addition it tracks
-//   - the writers of each storage (recipe.h);
-//   - the origin of random numbers (random_streams.h);
-//   - the contents of tensors created outside, whose memory it holds.
+// are recorded too, so that later modifications are not lost. It also holds the memory of tensors created outside.
 #pragma once
 
 #include <shared_mutex>
@@ -30,8 +26,7 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
  public:
   // Begins a record in a new mode and becomes its observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
-  // Returns the record of a deferred tensor; nullptr for others. O(1). Another thread may be materializing it
-  // meanwhile.
+  // Returns the record of a deferred tensor; nullptr for others. O(1). Another thread may be materializing it.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
   // Locked exclusively while a tensor's storage is replaced, so that readers on other threads see a consistent state.
   static std::shared_mutex& storage_swap_mutex();
@@ -77,7 +72,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   // Throws DeferredError if constants of the steps were modified since they were recorded.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
-  // ---- Materialized storages
   struct RealStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     std::optional<at::ScalarType> dtype;  // set if it was converted
@@ -88,19 +82,15 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
   std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> new_meta_storages;
   // Returns the real storage if it is still alive.
   c10::Storage real_storage(StorageId id);
-  // Materializes a tensor whose storage was materialized through another one, which copies nothing. Returns whether it
-  // was.
+  // Returns whether the tensor's storage was materialized through another one. If so, uses it, without a copy.
   bool join_real_storage(const FakeTensorImpl& fake);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 
-  // ---- CallObserver
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo& info) noexcept override;
   void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
   void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
   bool compute(const OperatorInfo& info, torch::jit::Stack& stack) override;
   void mode_suspended() override;
   void mode_resumed() noexcept override;
@@ -111,7 +101,6 @@ class DeferredRecord final : public CallObserver, public PersistentMode {
     streams_.watch(generator);
   }
 
-  // ---- PersistentMode
   ModeState& enter() override;
   void leave() noexcept override;
 

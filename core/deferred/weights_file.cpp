@@ -92,6 +92,7 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
   };
 
   std::vector<std::vector<size_t>> storages;  // indices of the tensors that share each; its number is its key
+  std::vector<size_t> storage_of;             // by tensor
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
@@ -104,6 +105,7 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
     const auto [entry, added] =
         by_storage.try_emplace(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), storages.size());
     if (added) storages.emplace_back();
+    storage_of.push_back(entry->second);
     auto& sharing = storages[entry->second];
     if (!sharing.empty() && tensors[sharing.front()].second.scalar_type() != tensor.scalar_type()) {
       throw DeferredError("cannot write '" + name + "' and '" + tensors[sharing.front()].first +
@@ -134,10 +136,6 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
         Pickle pickle;
         pickle.ordered_dict();
         pickle.mark();
-        std::vector<size_t> storage_of(tensors.size());
-        for (size_t s = 0; s < storages.size(); ++s) {
-          for (const size_t i : storages[s]) storage_of[i] = s;
-        }
         for (size_t i = 0; i < tensors.size(); ++i) {
           const auto& [name, tensor] = tensors[i];
           pickle.string(name);

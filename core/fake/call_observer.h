@@ -133,9 +133,7 @@ CallArgument CallArgument::of(const T& value) {
     return of_integer(Kind::kDevice, static_cast<int64_t>(value.type()) << 8 | static_cast<uint8_t>(value.index()));
   } else if constexpr (std::is_same_v<T, at::Generator>) {
     return {Kind::kGenerator, &value};
-  } else if constexpr (std::is_same_v<T, at::TensorList>) {
-    return {Kind::kTensors, value.data(), value.size()};
-  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+  } else if constexpr (std::is_same_v<T, at::TensorList> || std::is_same_v<T, std::vector<at::Tensor>>) {
     return {Kind::kTensors, value.data(), value.size()};
   } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
     return {Kind::kTensorRefs, &value};
@@ -173,8 +171,8 @@ class CallObserver {
   virtual void abandon_call(const OperatorInfo& info) noexcept = 0;
 
   // Called around a composite operator, even if it throws; calls in between are its decomposition.
-  virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
-  virtual void leave_composite() noexcept = 0;
+  virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) {}
+  virtual void leave_composite() noexcept {}
 
   // With ModeState::reads_data: executes a call whose results depend on the contents of fakes, which is then not
   // reported otherwise. Returns true if it did; the stack then holds the results instead of the arguments.

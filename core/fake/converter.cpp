@@ -2,7 +2,6 @@
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/as_strided.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/edge.h>

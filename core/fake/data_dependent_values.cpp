@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/fake/call_observer.h"
 #include "core/fake/known_contents.h"
@@ -216,9 +215,7 @@ std::shared_ptr<const Routing> Routings::of(const std::string& op, const at::Ten
 
 void Routings::read(const Assumptions& assumptions, const std::string& source) {
   for (const auto& each : assumptions) {
-    const bool noted =
-        std::any_of(read_.begin(), read_.end(), [&](const Read& known) { return known.routing == each; });
-    if (!noted) read_.push_back({each, source});
+    if (std::ranges::find(read_, each, &Read::routing) == read_.end()) read_.push_back({each, source});
   }
 }
 

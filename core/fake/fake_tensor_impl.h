@@ -75,7 +75,6 @@ class FakeTensorImpl final : public c10::TensorImpl {
   // Reverts become_real: takes over the storage, geometry, device and keys of `fake`.
   void become_fake(const FakeTensorImpl& fake);
   const c10::intrusive_ptr<c10::intrusive_ptr_target>& recipe() const { return recipe_; }
-  void forget_recipe() { recipe_.reset(); }
 
   // Marks a view kernel's result as a view of a real tensor, whose fake owns its memory. Autograd then sets the real
   // tensor as its base or, where it tracks no view (detach), shares the real tensor's version counter.

@@ -1,6 +1,5 @@
 #include "core/fake/known_contents.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -25,10 +24,8 @@ c10::Storage zeroed(size_t bytes) {
   return storage;
 }
 
-namespace {
-
-at::Tensor strided_view(const c10::Storage& contents, const at::Tensor& like, c10::IntArrayRef strides,
-                        int64_t offset) {
+static at::Tensor strided_view(const c10::Storage& contents, const at::Tensor& like, c10::IntArrayRef strides,
+                               int64_t offset) {
   auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(contents),
                                                    c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   view->set_sizes_and_strides(like.sizes(), strides, offset);
@@ -37,8 +34,6 @@ at::Tensor strided_view(const c10::Storage& contents, const at::Tensor& like, c1
   tensor._set_neg(like.is_neg());
   return tensor;
 }
-
-}  // namespace
 
 at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
   return strided_view(contents, like, like.strides(), like.storage_offset());
@@ -54,17 +49,13 @@ KnownContents* contents_of(const c10::StorageImpl& storage) {
   return has_contents(storage) ? find_storage_context(storage)->contents.get() : nullptr;
 }
 
-namespace {
-
 // Called when the host requests a mutable pointer: from then on its writes are detected.
-void host_requests_pointer(c10::StorageImpl* storage) {
+static void host_requests_pointer(c10::StorageImpl* storage) {
   KnownContents* contents = contents_of(*storage);
   if (contents == nullptr) return;
   contents->host_may_write = true;
   contents->recorded = copied(contents->real);
 }
-
-}  // namespace
 
 void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr deleter) {
   clear_write_hook(storage);
@@ -364,8 +355,6 @@ void open_for_literal(const at::Tensor& fake) {
   auto impl = fake.getIntrusivePtr();
   thread_state.literal = impl.release();
 }
-
-// ---- Printing
 
 namespace {
 

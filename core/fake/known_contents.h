@@ -122,8 +122,6 @@ class RealCalls {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// ---- Real memory of known contents
-
 // Returns a CPU storage of `bytes` zeros.
 c10::Storage zeroed(size_t bytes);
 c10::Storage copied(const c10::Storage& from);

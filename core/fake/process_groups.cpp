@@ -108,16 +108,13 @@ class CompletedWork final : public c10d::Work {
 
 void check(const ProcessGroupInfo& info) {
   if (info.name.empty()) throw Error("a process group needs a name");
-  if (info.size < 1) {
-    throw Error("process group '" + info.name + "': size must be at least 1, not " + std::to_string(info.size));
-  }
+  const auto refuse = [&](const std::string& why) { throw Error("process group '" + info.name + "': " + why); };
+  if (info.size < 1) refuse(fmt::format("size must be at least 1, not {}", info.size));
   if (info.rank < 0 || info.rank >= info.size) {
-    throw Error("process group '" + info.name + "': rank must be 0 to " + std::to_string(info.size - 1) + ", not " +
-                std::to_string(info.rank));
+    refuse(fmt::format("rank must be 0 to {}, not {}", info.size - 1, info.rank));
   }
   if (!info.ranks.empty() && static_cast<int64_t>(info.ranks.size()) != info.size) {
-    throw Error("process group '" + info.name + "': expected " + std::to_string(info.size) + " ranks, got " +
-                std::to_string(info.ranks.size()));
+    refuse(fmt::format("expected {} ranks, got {}", info.size, info.ranks.size()));
   }
   if (find_group(info.name)) {
     throw Error("a process group named '" + info.name +
@@ -127,8 +124,6 @@ void check(const ProcessGroupInfo& info) {
 }
 
 }  // namespace
-
-// ---- Groups
 
 Group fake_process_group(const ProcessGroupInfo& info) {
   check(info);
@@ -161,17 +156,13 @@ void unregister_fake_process_group(const std::string& name) {
   c10d::unregister_process_group(name);
 }
 
-namespace {
-
-ProcessGroupInfo describe(const Group& group) {
+static ProcessGroupInfo describe(const Group& group) {
   ProcessGroupInfo info{.name = group->getGroupName(), .size = group->getSize(), .rank = group->getRank()};
   KnownGroups& known = KnownGroups::global();
   {
     const std::lock_guard lock(known.mutex);
     const auto found = known.by_name.find(info.name);
-    if (found != known.by_name.end() && found->second.info.size == info.size) {
-      return found->second.info;
-    }
+    if (found != known.by_name.end() && found->second.info.size == info.size) return found->second.info;
   }
   // DeviceMesh describes the groups of its axes with this prefix.
   constexpr std::string_view kMesh = "mesh_";
@@ -180,8 +171,6 @@ ProcessGroupInfo describe(const Group& group) {
   if (const DescribeProcessGroup ask = known.describe.load(); ask != nullptr) ask(info);
   return info;
 }
-
-}  // namespace
 
 std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument) {
   const Group group = group_of_argument(argument);
@@ -200,7 +189,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
   std::set<std::string> names{"world"};
   for (const MeshAxis& axis : axes_) {
     if (axis.size < 1) {
-      throw Error("mesh axis '" + axis.name + "' must have a size of at least 1, not " + std::to_string(axis.size));
+      throw Error(fmt::format("mesh axis '{}' must have a size of at least 1, not {}", axis.name, axis.size));
     }
     if (axis.name.empty()) throw Error("a mesh axis needs a name");
     if (!names.insert(axis.name).second) {
@@ -211,12 +200,8 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     size_ *= axis.size;
   }
   if (rank < 0 || rank >= size_) {
-    throw Error("rank " + std::to_string(rank) + " is not in the mesh of " + std::to_string(size_) +
-                " processes; it must be 0 to " + std::to_string(size_ - 1));
+    throw Error(fmt::format("rank {} is not in the mesh of {} processes; it must be 0 to {}", rank, size_, size_ - 1));
   }
-  const auto unregister_groups = [this] {
-    for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
-  };
   try {
     int64_t stride = size_;
     for (const MeshAxis& axis : axes_) {
@@ -230,7 +215,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     for (int64_t i = 0; i < size_; ++i) world.ranks.push_back(i);
     groups_.push_back(fake_process_group(world));
   } catch (...) {
-    unregister_groups();
+    for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
     throw;
   }
 }
@@ -268,8 +253,6 @@ std::vector<MeshAxis> parse_mesh(std::string_view text) {
   }
   return axes;
 }
-
-// ---- Objects and names
 
 std::optional<std::string> name_of_object(const c10::IValue& object) {
   if (!object.isObject()) return std::nullopt;
@@ -320,8 +303,6 @@ void wait_for_work(std::span<const c10::IValue> results) {
   }
 }
 
-// ---- Groups in a graph
-
 const Target& process_group_target() {
   static const Target target(TargetKind::kFunction,
                              "sg_c10d::process_group(str group_name, int size, int rank, int[] ranks, str axis) -> ()");
@@ -343,13 +324,9 @@ void check_process_group(std::span<const c10::IValue> arguments) {
               "; create it first (init_process_group and new_group, or FakeMesh to run on fake tensors)");
 }
 
-namespace {
-
-std::string text_of(const Graph& graph, const Argument& argument) {
+static std::string text_of(const Graph& graph, const Argument& argument) {
   return argument.kind == ArgumentKind::kString ? graph.text(argument.string) : std::string();
 }
-
-}  // namespace
 
 std::vector<ProcessGroupInfo> process_groups(const Graph& graph) {
   std::vector<ProcessGroupInfo> groups;
@@ -373,10 +350,8 @@ std::string process_group_of(const Graph& graph, NodeId node) {
   const Target& target = graph.target(node);
   if (target.kind() == TargetKind::kBuiltin || !target.facts().collective) return {};
   if (target.name() == process_group_target().name()) return {};
-  const auto arguments = graph.arguments(node);
   for (const char* name : {"group_name", "process_group"}) {
-    const auto position = target.signature().position_of(name);
-    if (position && *position < arguments.size()) return text_of(graph, arguments[*position]);
+    if (const Argument* group = graph.find_argument(node, name)) return text_of(graph, *group);
   }
   return {};
 }

@@ -3,11 +3,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <string>
@@ -20,18 +18,15 @@
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
-namespace {
 
 // Calls an operator that reports a oneDNN capability, bypassing any active mode.
-bool onednn_supports(const char* name) {
+static bool onednn_supports(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN
   torch::jit::Stack stack;
   op->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   return stack.at(0).toBool();
 }
-
-}  // namespace
 
 const CpuProfile& CpuProfile::this_machine() {
   static const CpuProfile machine{.mkldnn_bf16 = onednn_supports("mkldnn::_is_mkldnn_bf16_supported"),
@@ -47,22 +42,15 @@ void allow_only(DeviceProfile& profile, AttentionKernel kernel) {
   profile.math_attention = kernel == AttentionKernel::kMath;
 }
 
-namespace {
-
 constexpr int kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
-[[noreturn]] void refuse_beyond(c10::Device device, int count) {
+void refuse_device(c10::Device device, const ModeState& mode) {
+  const int count = devices_of(device.type(), mode);
   const std::string remedy =
       "; set DeviceProfile::device_count (in Python sg.fake(device_count=)) to simulate another machine";
   if (count == 0) throw Error(device.str() + ": the simulated machine has no accelerators" + remedy);
   throw Error(device.str() + ": invalid device ordinal, the simulated machine has " + std::to_string(count) +
               " devices" + remedy);
-}
-
-}  // namespace
-
-void refuse_device(c10::Device device, const ModeState& mode) {
-  refuse_beyond(device, devices_of(device.type(), mode));
 }
 
 void check_exists_for_libtorch(c10::Device device) {
@@ -91,14 +79,10 @@ FakeTensorOptions with_all_devices(FakeTensorOptions options) {
   return options;
 }
 
-namespace {
-
-std::vector<c10::Stream>& streams_of_thread() {
+static std::vector<c10::Stream>& streams_of_thread() {
   thread_local std::vector<c10::Stream> streams;
   return streams;
 }
-
-}  // namespace
 
 const std::vector<c10::Stream>& non_default_streams() { return streams_of_thread(); }
 

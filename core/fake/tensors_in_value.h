@@ -23,6 +23,12 @@ void for_each_tensor(const c10::IValue& value, F&& f) {
   }
 }
 
+// The same for the elements of `stack` at these positions from `begin` on.
+template <class Positions, class F>
+void for_each_tensor(const torch::jit::Stack& stack, size_t begin, const Positions& positions, F&& f) {
+  for (const auto position : positions) for_each_tensor(stack[begin + position], f);
+}
+
 // Returns the value with each defined tensor replaced by `f(tensor)`. Lists are copied; other values are unchanged.
 template <class F>
 c10::IValue with_tensors(const c10::IValue& value, F&& f) {

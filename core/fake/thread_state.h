@@ -64,7 +64,6 @@ struct ThreadState {
   LazyOutput* lazy_output = nullptr;                // core/fake/dispatch/call.h
   const OperatorInfo* run_as_functional = nullptr;  // an out= form, while its functional form runs
 
-  // ---- Simulated devices
   c10::DeviceType backward_on = c10::DeviceType::CPU;  // the accelerator of the running backward; CPU: none
   std::array<c10::DeviceIndex, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> current_device{};  // by type
 

@@ -11,8 +11,7 @@
 
 namespace shadowgraph {
 
-// Throws Error unless the loaded version is that of the headers: layouts and virtual functions of libtorch's classes
-// differ between versions.
+// Throws Error unless the loaded version is that of the headers, since layouts of classes differ between versions.
 void check_libtorch_version();
 
 // Throws Error that names `piece` of libtorch unless `holds`. `what_it_should_do` describes the failure.

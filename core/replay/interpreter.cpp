@@ -258,8 +258,6 @@ bool Interpreter::run_group(uint32_t number) {
   return true;
 }
 
-// ---- One node
-
 void Interpreter::run_node(NodeId node) {
   const Step& step = program_->steps[step_];
   if (step.kind != StepKind::kOperator && step.kind != StepKind::kFunction) return run_builtin(node);
@@ -378,8 +376,6 @@ void Interpreter::check_result(NodeId node, ValueId id, const c10::IValue& conte
        "it returned " + (has_tensor ? geometry_text(tensor) : "no tensor") + ", expected " + geometry_text(graph_, id));
 }
 
-// ---- Built-ins
-
 void Interpreter::run_builtin(NodeId node) {
   const auto arguments = graph_.arguments(node);
   switch (program_->steps[step_].kind) {
@@ -413,8 +409,7 @@ void Interpreter::run_builtin(NodeId node) {
 }
 
 at::Tensor Interpreter::alias_of(NodeId node) const {
-  const ValueId from = graph_.arguments(node)[0].ref.value;
-  const ValueId to = graph_.results(node)[0].ref.value;
+  const ValueId from = graph_.arguments(node)[0].ref.value, to = graph_.results(node)[0].ref.value;
   const at::Tensor source = value(from).toTensor();
   const Value& result = graph_.value(to);
   const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);
@@ -449,8 +444,6 @@ const c10::IValue& Interpreter::value(ValueId value) const {
 }
 
 void Interpreter::set_value(ValueId value, c10::IValue content) { values_[value.index] = std::move(content); }
-
-// ---- Binding placeholders
 
 void Interpreter::check_devices() const {
   if (active_fake_mode() != nullptr) return;

@@ -113,8 +113,6 @@ class Compiler {
  private:
   static constexpr uint32_t kAlone = 0xFFFFFFFFU;
 
-  // ---- Groups
-
   std::vector<NodeId> in_order_of_groups(const std::vector<NodeId>& nodes) const {
     IdMap<NodeId, uint32_t> wanted;
     for (const NodeId node : nodes) wanted[node] = 1;
@@ -213,8 +211,6 @@ class Compiler {
     if (program_->problem(step) == nullptr) program_->problems.push_back({step, std::move(what)});
   }
 
-  // ---- Arguments
-
   void compile_arguments(Step& step, const Signature& formals) {
     const auto device = [this](c10::Device named) {
       note_device(mapped(named), node_);
@@ -250,8 +246,6 @@ class Compiler {
       note_device(argument.toDevice(), node_);
     }
   }
-
-  // ---- Results
 
   void compile_results(Step& step) {
     step.results.begin = static_cast<uint32_t>(program_->result_codes.size());
@@ -289,8 +283,6 @@ class Compiler {
     step.released.size = static_cast<uint32_t>(values.size()) - step.released.begin;
   }
 
-  // ---- Values that share one tensor
-
   void compile_identity(Step& step) {
     const OperatorFacts& facts = graph_.facts(node_);
     const auto arguments = graph_.arguments(node_);
@@ -302,8 +294,7 @@ class Compiler {
           arguments[argument].kind != ArgumentKind::kValue) {
         return;
       }
-      const ValueId before = arguments[argument].ref.value;
-      const ValueId after = results[result].ref.value;
+      const ValueId before = arguments[argument].ref.value, after = results[result].ref.value;
       if (same_place(graph_, before, after)) {
         join(before, after);
       } else if (written) {
@@ -346,8 +337,6 @@ class Compiler {
       sets_[set].clear();
     }
   }
-
-  // ---- Steps
 
   void look_up_operator(Step& step, const Target& target, TargetId id) {
     auto& handle = program_->operators[id.index];
@@ -461,8 +450,7 @@ class Compiler {
 std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
                                                            const InterpreterOptions& options) {
   Graph graph = parse(text);
-  size_t inputs = 0;
-  size_t outputs = 0;
+  size_t inputs = 0, outputs = 0;
   NodeId last;
   for (const NodeId node : graph.nodes()) {
     inputs += graph.node(node).target == target_of(Builtin::kInput);

@@ -1,7 +1,6 @@
 // The compiled form of a graph that an interpreter runs, its slices, and pending transfers.
 //
-// A slice is the part of a graph that some values need: the nodes that compute them and those that write their
-// contents.
+// A slice is the part of a graph that some values need: nodes that compute them, and nodes that write their contents.
 //
 //     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
 //
@@ -31,8 +30,7 @@ class DefaultGeneratorOverride {
   C10_DISABLE_COPY_AND_ASSIGN(DefaultGeneratorOverride);
 
  private:
-  at::Generator given_;
-  at::Generator default_;
+  at::Generator given_, default_;
   at::Tensor before_;
 };
 
@@ -49,7 +47,6 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
 // Two ranks may both post a receive before they send to each other, so a run must not wait right after the call. It
 // waits where the program did: at wait_tensor on the received tensor or, if the program used a future, at the first
 // use. Tensors being sent may be read but not written.
-
 class PendingTransfers {
  public:
   static bool transfers(const c10::OperatorHandle& op);  // c10d::send, c10d::recv_, c10d::recv_any_source_
@@ -79,13 +76,11 @@ class PendingTransfers {
 // One TensorImpl can represent several values: an in-place operator returns its `self` as a new value. If such an
 // operator changes the geometry (t_, resize_, set_, a resized `out=`), earlier values that are used later must keep
 // theirs. They are listed in the step's `preserved` and copied shallowly before the operator runs.
-
 struct ReplayProgram {
   enum class StepKind : uint8_t { kOperator, kFunction, kPlaceholder, kConstant, kAlias, kOutput, kGradient };
 
   using Range = CallTemplates::Range;
-  static constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
-  static constexpr uint32_t kNoGenerator = 0xFFFFFFFFU;
+  static constexpr uint32_t kNoGroup = 0xFFFFFFFFU, kNoGenerator = 0xFFFFFFFFU;
 
   struct Step {
     NodeId node;
@@ -105,10 +100,8 @@ struct ReplayProgram {
     Range preserved;                    // into values
   };
 
-  // Encodes where results on the stack are stored, flattened: a value's index, kNoValue, or kList | number of codes
-  // that follow.
-  static constexpr uint32_t kNoValue = 0xFFFFFFFFU;
-  static constexpr uint32_t kList = 0x80000000U;
+  // Where results on the stack go, flattened: a value's index, kNoValue, or kList | number of codes that follow.
+  static constexpr uint32_t kNoValue = 0xFFFFFFFFU, kList = 0x80000000U;
 
   struct Placeholder {
     uint32_t step;

@@ -9,8 +9,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Every message states the cause, the location and a remedy. Bugs in shadowgraph itself raise c10::Error
-// (TORCH_INTERNAL_ASSERT), never one of these types.
+// Every message states the cause, the location and a remedy. Bugs in shadowgraph itself raise c10::Error instead.
 
 // Base class: invalid use or unsupported input.
 class Error : public std::runtime_error {
@@ -39,7 +38,6 @@ class ParseError : public Error {
   int column_;
 };
 
-// Thrown when a file cannot be read or written.
 class FileError : public Error {
  public:
   using Error::Error;

@@ -1,5 +1,4 @@
-// Symbol visibility of the shared library. It is compiled with hidden symbols; only declarations in include/shadowgraph
-// are exported (tests/python/check_exports.py).
+// Symbol visibility: only declarations in include/shadowgraph are exported (tests/python/check_exports.py).
 #pragma once
 
 #define SHADOWGRAPH_API [[gnu::visibility("default")]]

@@ -1,5 +1,4 @@
-// Declaration of options as struct fields. The command line, Python keywords, JSON, the text form, help and error
-// messages are derived from one table per struct.
+// Options as struct fields: command line, Python keywords, JSON, text form, help and errors follow from one table.
 //
 //     struct DceOptions {
 //       enum class Random : uint8_t { kKeep, kDrop };
@@ -43,7 +42,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Type of value. kCount, kBytes and kSeconds are parsed with units (shadowgraph/units.h): "16M", "24GiB", "14d".
 enum class OptionKind : uint8_t { kText, kFlag, kWhole, kNumber, kCount, kBytes, kSeconds };
 
-// Accepted values of an option.
 struct OptionDomain {
   OptionKind kind = OptionKind::kText;  // deduced from the field, except for values with units
   double min = -std::numeric_limits<double>::infinity();

@@ -29,8 +29,7 @@ std::optional<double> parse_duration(std::string_view text);  // seconds: "90s",
 std::string dtype_name(c10::ScalarType dtype);                           // "float32", as in Python's torch
 std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // std::nullopt if there is no such dtype
 
-// Saturating arithmetic: results that overflow are clamped to the largest int64, so that absurd shapes in a file do not
-// cause undefined behavior.
+// Saturating arithmetic: results that overflow are clamped to the largest int64, for absurd shapes in a file.
 
 inline int64_t saturating_multiply(int64_t a, int64_t b) {
   int64_t product = 0;

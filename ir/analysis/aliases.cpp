@@ -2,6 +2,7 @@
 // dimension order, sizes of 1 and splits of dimensions are removed.
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <numeric>
@@ -130,11 +131,7 @@ bool apart_modulo_strides(const Lattice& a, const Lattice& b) {
 
 }  // namespace
 
-int64_t StridedView::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : sizes) count *= size;
-  return count;
-}
+int64_t StridedView::numel() const { return c10::multiply_integers(sizes); }
 
 std::pair<int64_t, int64_t> StridedView::bytes() const {
   if (numel() == 0) return {0, 0};
@@ -188,7 +185,6 @@ Overlap overlap(const StridedView& a, const StridedView& b) {
     return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   }
   if (x.nested && y_places <= kMaxRuns) return intersects(y, x) ? Overlap::kPartial : Overlap::kNone;
-  if (y.nested && x_places <= kMaxRuns) return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   return Overlap::kMay;
 }
 

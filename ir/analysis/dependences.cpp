@@ -1,10 +1,5 @@
-// Dependences between nodes, and which nodes may be moved without changing the program.
-//
-// A node depends on the producers of its operands, on the last writer of what it reads, and on all readers of what it
-// overwrites. Host reads depend on earlier host reads. Passes that reorder, group or fuse nodes use this analysis, so
-// none of them has separate rules about effects.
-//
-// Takes one walk over the graph; there are about as many edges as operands.
+// Dependences between nodes. Passes that reorder, group or fuse nodes use this analysis, so none of them has separate
+// rules about effects.
 #include <boost/graph/compressed_sparse_row_graph.hpp>
 #include <boost/graph/depth_first_search.hpp>
 
@@ -30,9 +25,6 @@ struct History {
 };
 
 // Finds the direct dependences of each node in program order.
-//
-// Keeps the last writer of every storage and its readers since, so there is an edge only to the latest of each and
-// about as many edges as operands.
 class DirectDependences {
  public:
   DirectDependences(const Graph& graph, const Effects& effects)

@@ -1,8 +1,6 @@
 // Compares two graphs by canonical numbers. Both are numbered in program order, so the numbers agree up to the first
 // difference, whatever the ids, pools and interning orders.
-//
-// This is the equality that the text form preserves: parse(to_text(g)) has no difference from g. One walk over both
-// graphs, which stops at the first node that differs; GraphDiff aligns the rest.
+// This is the equality that the text form preserves: parse(to_text(g)) has no difference from g.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +15,18 @@ namespace shadowgraph {
 
 namespace {
 
+std::vector<ValueId> outputs_of(const Graph& graph, NodeId node) {
+  std::vector<ValueId> values;
+  graph.for_each_output(node, [&](ValueId v) { values.push_back(v); });
+  return values;
+}
+
+std::vector<std::pair<std::string_view, std::string_view>> notes_of(const Graph& graph, NodeId node) {
+  std::vector<std::pair<std::string_view, std::string_view>> notes;
+  graph.for_each_note(node, [&](std::string_view key, std::string_view value) { notes.emplace_back(key, value); });
+  return notes;
+}
+
 class Comparison {
  public:
   Comparison(const Graph& a, const Graph& b)
@@ -30,8 +40,7 @@ class Comparison {
       const char* what = difference_of(a, b);
       // Results have the same structure at this point, so values can be walked in parallel.
       if (what == nullptr) {
-        std::vector<ValueId> values;
-        b_.for_each_output(b, [&](ValueId v) { values.push_back(v); });
+        const std::vector<ValueId> values = outputs_of(b_, b);
         size_t next = 0;
         a_.for_each_output(a, [&](ValueId v) {
           if (!same_value(v, values[next++])) what = "a result";
@@ -135,9 +144,7 @@ class Comparison {
       return x.kind == y.kind && same_number(x.value, y.value) && x.dimension == y.dimension &&
              x.observed == y.observed;
     };
-    if (!std::ranges::equal(a_.guards, b_.guards, same_dependency)) {
-      return "the guards differ";
-    }
+    if (!std::ranges::equal(a_.guards, b_.guards, same_dependency)) return "the guards differ";
     return std::nullopt;
   }
 
@@ -159,19 +166,10 @@ class Comparison {
     const auto same_saved = [&](const SavedTensor& p, const SavedTensor& q) {
       return p.role == q.role && p.index == q.index && same_number(p.value, q.value);
     };
-    if (!std::ranges::equal(a_.saved(a), b_.saved(b), same_saved)) {
-      return "its saved tensors";
-    }
-    if (a_.has_notes(a) || b_.has_notes(b)) {
-      std::vector<std::pair<std::string_view, std::string_view>> notes_a, notes_b;
-      a_.for_each_note(a, [&](std::string_view key, std::string_view value) { notes_a.emplace_back(key, value); });
-      b_.for_each_note(b, [&](std::string_view key, std::string_view value) { notes_b.emplace_back(key, value); });
-      if (notes_a != notes_b) return "its notes";
-    }
+    if (!std::ranges::equal(a_.saved(a), b_.saved(b), same_saved)) return "its saved tensors";
+    if (notes_of(a_, a) != notes_of(b_, b)) return "its notes";
     const auto same_storage = [&](StorageId p, StorageId q) { return same_number(p, q); };
-    if (!std::ranges::equal(a_.frees(a), b_.frees(b), same_storage)) {
-      return "the storages freed after it";
-    }
+    if (!std::ranges::equal(a_.frees(a), b_.frees(b), same_storage)) return "the storages freed after it";
     return nullptr;
   }
 
@@ -185,16 +183,6 @@ class Comparison {
 }  // namespace
 
 std::optional<std::string> first_difference(const Graph& a, const Graph& b) { return Comparison(a, b).run(); }
-
-// Diff of two graphs in three steps: hash the nodes by themselves, align the sequences of hashes, and compare the
-// context of aligned nodes.
-//
-//     before  mm  add  relu          mm and relu are aligned, add was removed and mul added; relu is
-//     after   mm  mul  relu          "changed", since its operand is another node
-//
-// Hashes ignore ids and operands, so that a node that moved keeps its hash. Alignment is Myers' O(ND) algorithm over
-// the hashes, with N nodes and D edits. After kMaxEdits edits it commits to the best path so far and starts again from
-// there, so graphs without anything in common still take linear time and memory.
 
 namespace {
 
@@ -338,8 +326,7 @@ class Wiring {
   // Pairs map values of one graph to values of the other; operands are equal if they are mapped.
   void pair(NodeId a, NodeId b) {
     node_partner_[a.index] = b;
-    std::vector<ValueId> values;
-    after_.for_each_output(b, [&](ValueId v) { values.push_back(v); });
+    const std::vector<ValueId> values = outputs_of(after_, b);
     size_t i = 0;
     before_.for_each_output(a, [&](ValueId v) {
       if (i < values.size()) partner_[v.index] = values[i];
@@ -378,12 +365,7 @@ class Wiring {
       return "its saved tensors";
     }
     if (before_.frees(a).size() != after_.frees(b).size()) return "the storages freed after it";
-    std::vector<std::pair<std::string_view, std::string_view>> notes, other_notes;
-    before_.for_each_note(a, [&](std::string_view key, std::string_view value) { notes.emplace_back(key, value); });
-    after_.for_each_note(b,
-                         [&](std::string_view key, std::string_view value) { other_notes.emplace_back(key, value); });
-    if (notes != other_notes) return "its notes";
-    return {};
+    return notes_of(before_, a) != notes_of(after_, b) ? "its notes" : "";
   }
 
  private:

@@ -1,8 +1,4 @@
-// Computes effects in one walk in program order, with the current version of every storage in a table. A version is the
-// number of writes so far.
-//
-//     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
-//     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
+// Computes effects in one walk in program order, with the current version of every storage in a table.
 #include <algorithm>
 
 #include "ir/operators/operator_facts.h"

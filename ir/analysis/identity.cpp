@@ -10,12 +10,6 @@ TensorGeometry TensorGeometry::of(const Graph& graph, ValueId id) {
           value.device()};
 }
 
-int64_t TensorGeometry::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : sizes) count *= size;
-  return count;
-}
-
 // Strides count: kernels are chosen by them, so replacing a value by one with other strides may change bits.
 bool same_type(const Graph& graph, ValueId a, ValueId b) {
   const Value& x = graph.value(a);
@@ -32,12 +26,6 @@ bool same_type_and_offset(const Graph& graph, ValueId a, ValueId b) {
 bool same_place(const Graph& graph, ValueId a, ValueId b) {
   return graph.value(a).storage == graph.value(b).storage && same_type_and_offset(graph, a, b);
 }
-
-// Determines which values are one tensor object, and which storages are visible outside the graph.
-//
-// Passes that replace one value by another consult this first. Two tensors with equal contents are distinct objects: a
-// later write to one must not show in the other. Tensors that are neither visible nor written may be merged. One walk
-// over the nodes; each mark is an entry in a vector.
 
 // Returns whether a storage exists after the program: it belonged to the caller before, or the program returns it.
 bool outlives(const Graph& graph, StorageId id) {

@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/DimVector.h>
+#include <c10/util/accumulate.h>
 
 #include <cstdint>
 #include <vector>
@@ -31,7 +32,7 @@ struct TensorGeometry {
 
   static TensorGeometry of(const Graph& graph, ValueId value);
   int64_t itemsize() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
-  int64_t numel() const;
+  int64_t numel() const { return c10::multiply_integers(sizes); }
 };
 
 // All return false for values that are not tensors.

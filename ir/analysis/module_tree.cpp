@@ -1,8 +1,3 @@
-// Builds the module tree from module regions, by path: layers.0.attn is inside layers.0 even if the program called it
-// from elsewhere. A container that was never called (nn.ModuleList) gets an entry from the paths below it.
-//
-// One walk over the regions with one lookup per path. Regions with the same path share an entry, so the tree is as
-// large as the model, not the run.
 #include "ir/analysis/module_tree.h"
 
 #include <unordered_map>
@@ -91,7 +86,6 @@ ModuleTree ModuleTree::of(const Graph& graph) {
   return tree;
 }
 
-// Nodes outside all modules belong to the root, which has index 0.
 uint32_t ModuleTree::of_node(const Graph& graph, NodeId node) const {
   const RegionId region = charged_region(graph, node);
   return region.valid() ? of_region[region] : 0;

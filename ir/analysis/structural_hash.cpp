@@ -27,12 +27,6 @@ uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
   return hash;
 }
 
-// Compares blocks of nodes by hashes. Two blocks are equal if the same calls are in the same places and take their
-// operands from the same places. Names, ids and storages are ignored, so layer 3 equals layer 4.
-//
-// The hash of a block costs its arguments. Everything that does not depend on the block is hashed once for the whole
-// graph.
-
 namespace {
 
 // Returns the distance between two siblings, by number or by call; nullopt if they are of different kinds.

@@ -30,15 +30,14 @@ bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool opt
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
   const bool is_value = a.kind == ArgumentKind::kValue;
   const ValueKind value = is_value ? graph.value(a.ref.value).kind : ValueKind::kTensor;
+  const bool is_number = a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat ||
+                         a.kind == ArgumentKind::kBool || a.kind == ArgumentKind::kComplex;
   switch (type) {
     case TypeClass::kTensor:
       // A number where a tensor is expected was wrapped by the C++ API (0-dimensional, on the CPU).
-      return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant ||
-             a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool ||
-             a.kind == ArgumentKind::kComplex;
+      return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant || is_number;
     case TypeClass::kNumber:
-      return (is_value && value != ValueKind::kTensor) || a.kind == ArgumentKind::kInt ||
-             a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool || a.kind == ArgumentKind::kComplex;
+      return (is_value && value != ValueKind::kTensor) || is_number;
     case TypeClass::kInt:
       return a.kind == ArgumentKind::kInt || (is_value && value == ValueKind::kInt);
     case TypeClass::kDtype:

@@ -67,9 +67,6 @@ void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_p
   for (const auto& [node, storages] : changed) graph.set_frees(node, storages);
 }
 
-// Updates references to replaced values and nodes other than arguments: guards, the arguments of composite regions,
-// forward links. Passes record replacements as they go and call finish() once, so the graph is walked once.
-
 ValueId Replacements::now(ValueId value) const {
   // Chains of replacements end, since each refers to an earlier value.
   for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;

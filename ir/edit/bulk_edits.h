@@ -40,8 +40,6 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
   }
 }
 
-// Recomputes where storages are freed after an edit has changed their readers.
-
 // The last node that reads, writes or allocates each storage, by storage; invalid if there is none. Linear.
 std::vector<NodeId> last_uses(const Graph& graph);
 

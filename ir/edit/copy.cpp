@@ -14,8 +14,7 @@
 
 namespace shadowgraph {
 
-// Copying the tables keeps every id, so side tables are valid for both graphs. A node-by-node copy would assign new ids
-// and cost far more.
+// Copying the tables keeps every id, so side tables are valid for both graphs.
 Graph clone(const Graph& graph) {
   Graph copy;
   copy.metadata = graph.metadata;
@@ -55,9 +54,7 @@ void NodeCopier::bind(ValueId from, ValueId to) {
 RegionId NodeCopier::region(RegionId from) {
   std::vector<RegionId> missing;
   RegionId known = from;
-  for (; !regions_.contains(known); known = from_.region(known).parent) {
-    missing.push_back(known);
-  }
+  for (; !regions_.contains(known); known = from_.region(known).parent) missing.push_back(known);
   for (size_t i = missing.size(); i-- > 0;) {
     Region copy = from_.region(missing[i]);
     copy.parent = regions_[copy.parent];
@@ -125,15 +122,12 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   return Argument::of_value(values_[id]);
 }
 
-// Copies one node before `position`.
 NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const Node node = from_.node(from);
   TargetId& target = targets_[node.target];
   if (!target.valid()) target = &from_ == &into_ ? node.target : into_.intern_target(from_.target(node.target));
   std::vector<Argument> arguments;
-  for (const Argument& a : from_.arguments(from)) {
-    arguments.push_back(copy_argument(a, false));
-  }
+  for (const Argument& a : from_.arguments(from)) arguments.push_back(copy_argument(a, false));
   const RegionId region = this->region(node.region);
   const NodeId to = into_.insert_before(position, target, arguments);
   nodes_[from] = to;
@@ -240,7 +234,6 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
 
 }  // namespace
 
-// Splices a graph in. All errors in the inputs are found before the first node is created.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
   if (&into == &piece) throw GraphError("cannot splice a graph into itself; clone it first");
   // The position is after the placeholders and before sg::output and sg::gradient, whatever was requested.
@@ -306,8 +299,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   return outputs;
 }
 
-// Extracts nodes into a new graph; `graph` is unchanged. Values from outside become sg::input; values that other nodes
-// use or save become outputs.
+// Values from outside become sg::input; values that other nodes use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (NodeId n : nodes) {
     if (graph.is_placeholder(n) || is_end(graph.node(n).target)) {

@@ -237,16 +237,12 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   return boundary;
 }
 
-// Replaces nodes by one call of a user-defined function, and a call by nodes, after checking the function's schema.
-
 namespace {
 
 // Returns the innermost region that contains both. Parents have smaller indices, so the larger index is always replaced
 // by its parent.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
-  while (a != b) {
-    (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
-  }
+  while (a != b) (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
   return a;
 }
 
@@ -308,8 +304,6 @@ void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
 
 }  // namespace
 
-// Writes a schema that is valid for the nodes: "(a!)" for writes, the same letter where a result shares the storage,
-// and arguments for random numbers and collectives.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
   return schema_of(graph, nodes, name, Effects::of(graph));
 }
@@ -321,6 +315,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
   std::unordered_set<StorageId> outgoing;
   for (ValueId v : boundary.outputs) outgoing.insert(graph.value(v).storage);
   std::map<StorageId, std::string> sets;  // alias sets of storages that are written or returned
+  const auto is_written = [&](StorageId s) { return std::ranges::binary_search(group_effects.written, s); };
   std::string text = name + "(";
   for (size_t i = 0; i < boundary.inputs.size(); ++i) {
     const Value& value = graph.value(boundary.inputs[i]);
@@ -328,8 +323,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     if (value.kind != ValueKind::kTensor) {
       text += to_string(value.kind);
     } else {
-      const bool written =
-          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
+      const bool written = is_written(value.storage);
       text += "Tensor";
       if (value.storage.valid() && (written || outgoing.contains(value.storage))) {
         const auto [set, added] = sets.try_emplace(value.storage, fmt::format("a{}", sets.size()));
@@ -350,9 +344,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     returns += returns.empty() ? "" : ", ";
     returns += value.kind == ValueKind::kTensor ? "Tensor" : to_string(value.kind);
     if (const auto set = sets.find(value.storage); value.storage.valid() && set != sets.end()) {
-      const bool written =
-          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
-      returns += "(" + set->second + (written ? "!)" : ")");
+      returns += "(" + set->second + (is_written(value.storage) ? "!)" : ")");
     }
   }
   return text + (boundary.outputs.size() == 1 ? returns : "(" + returns + ")");

@@ -6,13 +6,11 @@
 #include <unordered_map>
 
 #include "ir/analysis/structural_hash.h"
-#include "ir/operators/operator_name.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
-#include "support/hash.h"
 
 namespace shadowgraph {
 
@@ -178,9 +176,7 @@ class PatternReader {
         }
       }
     }
-    if (const auto found = find_operator(call.target)) {
-      return intern_operator(*pattern_.literals, *found);
-    }
+    if (const auto found = find_operator(call.target)) return intern_operator(*pattern_.literals, *found);
     cursor_.fail_at(place, "unknown operator '" + call.target + "'", "one with its overload, such as aten::add.Tensor");
   }
 
@@ -196,7 +192,6 @@ class PatternReader {
 
 }  // namespace
 
-// `targets` is the graph whose functions the pattern may call; operators are looked up in this process.
 Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_view name) {
   return PatternReader(text, targets, name).run();
 }

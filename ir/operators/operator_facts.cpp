@@ -1,8 +1,5 @@
-// Derives the effects of a call on its operands from the schema, the rows of operator_table.cpp, and the operator's
-// tags, for passes and analyses.
-//
 // Facts may be conservative (assume a write, an alias, a change) but never optimistic, or passes would silently change
-// programs. They are computed once per target, so their cost does not depend on the graph.
+// programs.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/core/enum_tag.h>
@@ -20,11 +17,6 @@ namespace {
 bool share_alias_set(const Formal& a, const Formal& b) {
   return std::ranges::any_of(
       a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
-}
-
-int position_of(const Signature& signature, std::string_view name) {
-  const auto position = signature.position_of(name);
-  return position ? static_cast<int>(*position) : -1;
 }
 
 void read_signature(const Signature& signature, OperatorFacts& facts) {
@@ -61,13 +53,13 @@ void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& fa
     if (position && !is_in(facts.written, *position)) facts.written.push_back(static_cast<uint16_t>(*position));
   });
   std::sort(facts.written.begin(), facts.written.end());
-  if (!row.when.empty()) facts.write_condition = position_of(signature, row.when);
+  if (const auto when = signature.position_of(row.when)) facts.write_condition = static_cast<int>(*when);
   const bool maybe_alias = row.is & OperatorFact::kMaybeAlias;
   if (maybe_alias) {
     for (OperatorFacts::Alias& alias : facts.aliases) alias.always = false;
   }
-  if (const int source = position_of(signature, row.alias_of); !row.alias_of.empty() && source >= 0) {
-    facts.aliases.push_back({0, static_cast<uint16_t>(source), !maybe_alias});
+  if (const auto source = signature.position_of(row.alias_of)) {
+    facts.aliases.push_back({0, static_cast<uint16_t>(*source), !maybe_alias});
   }
   facts.uninitialized = row.is & OperatorFact::kUninitialized;
   facts.pointwise = row.is & OperatorFact::kPointwise;
@@ -215,9 +207,8 @@ bool writes_argument(const Graph& graph, NodeId node, size_t position) {
   const Signature& signature = target.signature();
   if (row.spares.empty() || position >= signature.arguments.size()) return true;
   if (signature.arguments[position].name != row.spares) return true;
-  const std::optional<size_t> given = signature.position_of(row.unless);
-  const std::span<const Argument> here = graph.arguments(node);
-  return !given || *given >= here.size() || here[*given].kind != ArgumentKind::kNone;
+  const Argument* given = graph.find_argument(node, row.unless);
+  return given == nullptr || given->kind != ArgumentKind::kNone;
 }
 
 }  // namespace shadowgraph

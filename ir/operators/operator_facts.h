@@ -3,12 +3,8 @@
 //     {.names = "fill_ zero_", .is = kOverwrites | kFills | kPointwise}
 //     {.names = "_unsafe_view", .alias_of = "self", .why = "a view that is not registered with autograd"}
 //
-// Each fact is stated once, here. Properties that are functions (shape rules, FLOP formulas, decompositions, kernels,
-// sharding rules) are registered by name in their own layers. OperatorFacts (shadowgraph/graph/target.h) combine the
-// rows with the schema and describe the effects of a call on its operands; operator_row returns the other columns.
-//
-// tests/ir/operator_facts_test.cpp runs the operator of every row that describes effects on real tensors and checks the
-// row against the result. So a new row needs a call in tests/ir/operator_calls.cpp.
+// OperatorFacts (shadowgraph/graph/target.h) combine the rows with the schema and describe the effects of a call on its
+// operands; operator_row returns the other columns.
 #pragma once
 
 #include <cstdint>

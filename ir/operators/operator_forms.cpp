@@ -219,7 +219,6 @@ bool operator==(const FunctionalForm& a, const FunctionalForm& b) { return same_
 bool operator==(const InPlaceForm& a, const InPlaceForm& b) { return same_target(a.target, b.target); }
 bool operator==(const FreshForm& a, const FreshForm& b) { return a.op == b.op; }
 
-// Results are cached with the target and looked up again when operators have been registered since.
 const FunctionalForm* functional_form(const Target& target) {
   return KnownTarget::of(target).functional.get([&] { return find_functional_form(target); });
 }

@@ -318,20 +318,14 @@ std::span<const std::string_view> collective_namespaces() { return operator_rows
 OperatorRow operator_row(std::string_view name) {
   static const OperatorRows<OperatorRow> index(operator_rows::kRows);
   OperatorRow joined;
-  const auto take = [](std::string_view& to, std::string_view from) { to = to.empty() ? from : to; };
   index.for_each(name, [&](const OperatorRow& row) {
     joined.is = joined.is | row.is;
-    take(joined.writes, row.writes);
-    take(joined.when, row.when);
-    take(joined.alias_of, row.alias_of);
-    take(joined.why, row.why);
-    take(joined.functional, row.functional);
-    take(joined.spares, row.spares);
-    take(joined.unless, row.unless);
-    take(joined.dimensions, row.dimensions);
-    take(joined.dimensions_of_result, row.dimensions_of_result);
-    take(joined.same_dtype, row.same_dtype);
-    take(joined.same_dtype_or_float, row.same_dtype_or_float);
+    using Row = OperatorRow;
+    for (const auto field :
+         {&Row::writes, &Row::when, &Row::alias_of, &Row::why, &Row::functional, &Row::spares, &Row::unless,
+          &Row::dimensions, &Row::dimensions_of_result, &Row::same_dtype, &Row::same_dtype_or_float}) {
+      if ((joined.*field).empty()) joined.*field = row.*field;
+    }
     if (joined.devices == DeviceRule::kCommon) joined.devices = row.devices;
     if (joined.contents == ContentsRule::kNone) joined.contents = row.contents;
     if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row.layout_free;

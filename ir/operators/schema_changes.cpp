@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {

@@ -78,7 +78,6 @@ std::string_view Cursor::take_identifier() {
   return take_while(at_, line_end_, is_identifier);
 }
 
-// A name that is not followed by '=' is not an argument name; the cursor moves back.
 std::string_view Cursor::take_argument_name() {
   skip_spaces();
   const char* begin = at_;
@@ -153,7 +152,6 @@ std::string_view Cursor::take_rest() {
   return rest;
 }
 
-// Describes the text at the cursor, shortened, for messages.
 std::string Cursor::found() const {
   if (at_ == line_end_) return line_begin_ == text_end_ ? "the end of the text" : "the end of the line";
   const char* end = at_;
@@ -200,7 +198,6 @@ size_t ArgumentReader::position_of(TargetId target, std::string_view name, size_
   return position;
 }
 
-// Reads a call's arguments by name. Omitted arguments get their defaults, which are created once per schema.
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
   const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());

@@ -1,6 +1,5 @@
-// Converts a graph's JSON to graph text: words, numbers, strings, arguments. Internal to ir/text.
-//
-// The text is validated by its parser. Only words that could break out of their place are checked here.
+// Converts a graph's JSON to graph text, one line for each JSON element, and parses that. The parser validates the
+// text; only words that could break out of their place are checked here.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +17,6 @@ using nlohmann::json;
 
 namespace {
 
-// Writes JSON as graph text, line by line, and parses that.
 class Importer {
  public:
   explicit Importer(const json& source) : source_(source) {}
@@ -94,8 +92,18 @@ class Importer {
     return text;
   }
 
+  // Parts of a line, for put().
+  struct Int {
+    const json& value;
+  };
+  struct Quoted {
+    const json& value;
+  };
+  template <class... Parts>
+  requires(sizeof...(Parts) > 1) void put(const Parts&... parts) { (put(parts), ...); }
   void put(std::string_view text) { text_ += text; }
-  void put_int(const json& value) {
+  void put(Int number) {
+    const json& value = number.value;
     if (!value.is_number_integer()) fail("not an integer where one is expected");
     // Numbers keep all 64 bits; a double would round them.
     put(value.is_number_unsigned() ? fmt::to_string(value.get<uint64_t>()) : fmt::to_string(value.get<int64_t>()));
@@ -105,7 +113,7 @@ class Importer {
   void put_optional_int(const json& object, const char* key, std::string_view before, std::string_view missing = "") {
     const json* number = optional_field(object, key);
     put(number != nullptr ? before : missing);
-    if (number != nullptr) put_int(*number);
+    if (number != nullptr) put(Int{*number});
   }
   template <class F>
   void put_each(const json& list, std::string_view separator, F&& put_element) {
@@ -116,7 +124,8 @@ class Importer {
   }
 
   // JSON strings are UTF-8. Other bytes are given as the text form's escapes.
-  void put_quoted(const json& value) {
+  void put(Quoted quoted) {
+    const json& value = quoted.value;
     if (value.is_object()) {
       // Unquotes and requotes the string, so that only valid strings enter the text.
       const auto text = value.size() == 1 && field(value, "escaped").is_string()
@@ -137,11 +146,7 @@ class Importer {
     append_float(text_, *number);
   }
 
-  void put_value(const json& value) {
-    put("%");
-    if (value.is_null()) return put("?");
-    put_int(value);
-  }
+  void put_value(const json& value) { value.is_null() ? put("%?") : put("%", Int{value}); }
 
   void put_argument(const json& value, int depth) {
     switch (value.type()) {
@@ -151,11 +156,11 @@ class Importer {
         return put(value.get<bool>() ? "true" : "false");
       case json::value_t::number_integer:
       case json::value_t::number_unsigned:
-        return put_int(value);
+        return put(Int{value});
       case json::value_t::number_float:
         return put_float(value);
       case json::value_t::string:
-        return put_quoted(value);
+        return put(Quoted{value});
       case json::value_t::array:
         return put_list(value, depth);
       case json::value_t::object:
@@ -170,12 +175,9 @@ class Importer {
     if (key == "value") return put_value(content);
     // {"float": "inf"}: a bare string would be a string argument.
     if (key == "float") return put_float(content);
-    if (key == "escaped") return put_quoted(value);
+    if (key == "escaped") return put(Quoted{value});
     if (key == "dtype" || key == "layout" || key == "memory_format" || key == "device") return put(word(content, key));
-    if (key == "constant") {
-      put("c");
-      return put_int(content);
-    }
+    if (key == "constant") return put("c", Int{content});
     if (key == "complex") {
       if (!content.is_array() || content.size() != 2) fail("not a complex number, expected two floats");
       put("complex(");
@@ -183,11 +185,7 @@ class Importer {
       return put(")");
     }
     if (key == "generator") return put(fmt::format("generator({})", word(content, "a device")));
-    if (key == "opaque") {
-      put("opaque(");
-      put_quoted(content);
-      return put(")");
-    }
+    if (key == "opaque") return put("opaque(", Quoted{content}, ")");
     if (key == "ints") {
       put("ints");
       return put_ints(content, '[', ']');
@@ -207,8 +205,7 @@ class Importer {
     for (const auto& [name, value] : object.items()) {
       if (!first) put(", ");
       first = false;
-      put(word(name, "an argument's name"));
-      put("=");
+      put(word(name, "an argument's name"), "=");
       put_argument(value, 0);
     }
     if (more != nullptr) {
@@ -231,7 +228,7 @@ class Importer {
   void put_ints(const json& list, char open, char close) {
     if (!list.is_array()) fail("not an array of integers where one is expected");
     text_ += open;
-    put_each(list, ",", [&](const json& integer) { put_int(integer); });
+    put_each(list, ",", [&](const json& integer) { put(Int{integer}); });
     text_ += close;
   }
 
@@ -269,11 +266,9 @@ class Importer {
     put(" @");
     put_optional_int(type, "storage", "s", "none");
     put_optional_int(type, "offset", "+");
-    put(" ");
-    put(word(field(type, "device"), "a device"));
+    put(" ", word(field(type, "device"), "a device"));
     if (const json* layout = optional_field(type, "layout"); layout != nullptr && *layout != "strided") {
-      put(" ");
-      put(word(*layout, "a layout"));
+      put(" ", word(*layout, "a layout"));
     }
     if (const json* grad = optional_field(type, "requires_grad")) {
       if (!grad->is_boolean()) fail("'requires_grad' is neither true nor false");
@@ -287,10 +282,7 @@ class Importer {
     const json* results = optional_field(node, "results");
     if (results != nullptr && results->empty()) results = nullptr;
     if (results != nullptr) {
-      put_results(*results, [this](const json& value) {
-        put("%");
-        put_int(field(value, "value"));
-      });
+      put_results(*results, [this](const json& value) { put("%", Int{field(value, "value")}); });
       put(" = ");
     }
     put(word(field(node, "target"), "the name of a target"));
@@ -305,7 +297,7 @@ class Importer {
       // The four built-in phases are words of the text form; others are quoted to distinguish them.
       const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
       put(known ? " " : " phase ");
-      known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
+      known ? put(phase->get_ref<const std::string&>()) : put(Quoted{*phase});
     }
     put_optional_int(node, "forward", " of n");
     if (const json* modes = optional_field(node, "modes")) {
@@ -319,10 +311,9 @@ class Importer {
       if (!list->is_array() || list->empty()) fail(fmt::format("'{}' is not a non-empty array", key));
       put(text);
       put_each(*list, ", s", [&](const json& element) {
-        put_int(with_version ? field(element, "storage") : element);
+        put(Int{with_version ? field(element, "storage") : element});
         if (!with_version) return;
-        put("@");
-        put_int(field(element, "version"));
+        put("@", Int{field(element, "version")});
         refuse_other_keys(element, read_.size() - 2);
       });
       put(")");
@@ -334,25 +325,18 @@ class Importer {
       put(" note(");
       put_each(*notes, ", ", [&](const json& note) {
         if (!note.is_array() || note.size() != 2) fail("a note is not a pair of key and value");
-        put_quoted(note[0]);
-        put("=");
-        put_quoted(note[1]);
+        put(Quoted{note[0]}, "=", Quoted{note[1]});
       });
       put(")");
     }
-    if (const json* source = optional_field(node, "source")) {
-      put(" ");
-      put_quoted(*source);
-    }
+    if (const json* source = optional_field(node, "source")) put(" ", Quoted{*source});
   }
 
   void put_header() {
     if (source_.is_object() && !source_.contains("shadowgraph"))
       fail("'shadowgraph' is missing; expected a graph saved by 'shadowgraph capture --json'");
-    put("shadowgraph ");
-    put_int(field(source_, "shadowgraph"));
-    put(" libtorch ");
-    put(word(field(source_, "libtorch"), "a libtorch version"));
+    put("shadowgraph ", Int{field(source_, "shadowgraph")});
+    put(" libtorch ", word(field(source_, "libtorch"), "a libtorch version"));
     path_ = "/shadowgraph";
     end_line();
   }
@@ -361,10 +345,7 @@ class Importer {
   void put_metadata() {
     path_ = "/metadata";
     const auto meta = [&](const json& key, const json& value) {
-      put("meta ");
-      put_quoted(key);
-      put(" = ");
-      put_quoted(value);
+      put("meta ", Quoted{key}, " = ", Quoted{value});
       end_line();
     };
     if (const json& metadata = field(source_, "metadata"); metadata.is_object()) {
@@ -379,8 +360,7 @@ class Importer {
   }
 
   void put_target(const json& target) {
-    put(word(field(target, "kind"), "operator or function"));
-    put(" ");
+    put(word(field(target, "kind"), "operator or function"), " ");
     const json& schema = field(target, "schema");
     // A line break in a schema would start another line.
     if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
@@ -390,8 +370,7 @@ class Importer {
   }
 
   void put_storage(const json& storage, size_t number) {
-    put(fmt::format("s{} = ", number));
-    put_int(field(storage, "bytes"));
+    put(fmt::format("s{} = ", number), Int{field(storage, "bytes")});
     put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"),
                     word(field(storage, "kind"), "a kind")));
     put_optional_int(storage, "born", "n", "before");
@@ -403,20 +382,16 @@ class Importer {
     put(word(field(constant, "dtype"), "a dtype"));
     put_ints(field(constant, "sizes"), '[', ']');
     put_ints(field(constant, "strides"), '{', '}');
-    put(" ");
-    put_quoted(field(constant, "base64"));
+    put(" ", Quoted{field(constant, "base64")});
   }
 
   void put_region(const json& region, size_t number) {
     put(fmt::format("r{} = {} ", number, word(field(region, "kind"), "a region kind")));
-    put_quoted(field(region, "name"));
-    put(" ");
-    put_quoted(field(region, "class"));
-    put(" call ");
-    put_int(field(region, "call"));
+    put(Quoted{field(region, "name")}, " ");
+    put(Quoted{field(region, "class")}, " call ");
+    put(Int{field(region, "call")});
     if (const json* target = optional_field(region, "target")) {
-      put(" ");
-      put(word(*target, "the name of a target"));
+      put(" ", word(*target, "the name of a target"));
       if (const json* arguments = optional_field(region, "arguments")) put_arguments(*arguments, nullptr);
     }
     put_optional_int(region, "parent", " in r");
@@ -427,12 +402,8 @@ class Importer {
   void put_dependency(const json& dependency) {
     put(fmt::format("depends {}(", word(field(dependency, "kind"), "a kind")));
     put_value(field(dependency, "value"));
-    if (const json& dimension = field(dependency, "dimension"); dimension != -1) {
-      put(", ");
-      put_int(dimension);
-    }
-    put(") = ");
-    put_quoted(field(dependency, "observed"));
+    if (const json& dimension = field(dependency, "dimension"); dimension != -1) put(", ", Int{dimension});
+    put(") = ", Quoted{field(dependency, "observed")});
   }
 
   void put_saved(const json& saved) {

@@ -1,8 +1,5 @@
 // Writes graphs as JSON, for readers without a parser for the text form.
 //
-// from_json converts JSON to the text form and parses that. Every line of that text belongs to one JSON element, which
-// errors refer to. So JSON cannot express more than the text form.
-//
 // Linear in the graph. Builds the whole value in memory, whereas the text form is written in pieces.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -170,9 +167,7 @@ class Exporter {
 
   json type(ValueId id) const {
     const Value& value = graph_.value(id);
-    if (value.kind != ValueKind::kTensor) {
-      return {{"value", number(id)}, {"scalar", to_string(value.kind)}};
-    }
+    if (value.kind != ValueKind::kTensor) return {{"value", number(id)}, {"scalar", to_string(value.kind)}};
     const auto sizes = graph_.sizes(id);
     const auto strides = graph_.strides(id);
     return {{"value", number(id)},

@@ -153,13 +153,15 @@ class TextParser {
     name_target(id, std::move(name));
   }
 
-  // Storages, regions and constants are numbered by their lines. Other numbers are errors, since they would not
-  // round-trip.
-  void storage_line() {
+  // Reads the id of what a line defines. Other numbers than the next one would not round-trip.
+  void take_next_id(char letter, std::string_view what, uint32_t next) {
     const Place place = cursor_.place();
-    if (cursor_.take_id('s', "a storage") != graph_.storage_count()) {
-      cursor_.fail_at(place, "a storage out of order", fmt::format("s{}", graph_.storage_count()));
-    }
+    if (cursor_.take_id(letter, what) == next) return;
+    cursor_.fail_at(place, fmt::format("{} out of order", what), fmt::format("{}{}", letter, next));
+  }
+
+  void storage_line() {
+    take_next_id('s', "a storage", graph_.storage_count());
     cursor_.expect('=');
     Storage storage;
     storage.bytes = cursor_.take_int();
@@ -236,10 +238,7 @@ class TextParser {
   }
 
   void constant_line() {
-    const Place place = cursor_.place();
-    if (cursor_.take_id('c', "a constant") != graph_.constant_count()) {
-      cursor_.fail_at(place, "a constant out of order", fmt::format("c{}", graph_.constant_count()));
-    }
+    take_next_id('c', "a constant", graph_.constant_count());
     cursor_.expect('=');
     if (cursor_.eat_word("unreadable")) {
       graph_.add_constant(at::Tensor());  // a meta, sparse or similar tensor; its node has its type
@@ -284,12 +283,8 @@ class TextParser {
 
   // The number may be omitted, since the line's position determines it.
   void node_line() {
-    const Place place = cursor_.place();
-    const uint32_t number = graph_.node_capacity();
     if (cursor_.at_id('n')) {
-      if (cursor_.take_id('n', "a node") != number) {
-        cursor_.fail_at(place, "a node out of order", fmt::format("n{}", number));
-      }
+      take_next_id('n', "a node", graph_.node_capacity());
       cursor_.expect(':');
     }
     shapes_.clear();
@@ -363,12 +358,8 @@ class TextParser {
   void take_result_names(int depth) {
     do {
       const char c = cursor_.peek();
-      const Place place = cursor_.place();
       if (c == '%') {
-        if (cursor_.take_id('%', "a result") != named_values_) {
-          cursor_.fail_at(place, "a result out of order", fmt::format("%{}", named_values_));
-        }
-        ++named_values_;
+        take_next_id('%', "a result", named_values_++);
         shapes_.push_back({Shape::kValue});
       } else if (c == '[') {
         if (depth >= kMaxListDepth) cursor_.fail("results nested too deeply", "fewer levels");
@@ -528,7 +519,6 @@ class TextParser {
                    "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
     }
     mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
-    // Each new phase is compared with all earlier ones, so their number is limited.
     if (graph_.phase_count() > kMaxPhases) {
       cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
     }
@@ -536,7 +526,7 @@ class TextParser {
 
   // Saved tensors refer to an argument, a result or an internal value of the operator.
   void take_saved(NodeId node) {
-    const auto& formals = graph_.target(node).signature().arguments;
+    const Target& target = graph_.target(node);
     const auto arguments = graph_.arguments(node);
     std::vector<SavedTensor> saved;
     cursor_.expect('(');
@@ -551,15 +541,12 @@ class TextParser {
         tensor.role = word == "result" ? SavedRole::kResult : SavedRole::kArgument;
         tensor.index = static_cast<uint16_t>(index);
       } else if (word != "internal") {
-        const std::string_view name = argument_in_this_libtorch(graph_.target(node), word);
-        const auto formal =
-            std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == name; });
-        if (formal == formals.end()) {
+        const auto position = target.signature().position_of(argument_in_this_libtorch(target, word));
+        if (!position) {
           cursor_.fail_at(place, "not a saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
         }
-        // The name is more readable than the position.
         tensor.role = SavedRole::kArgument;
-        tensor.index = static_cast<uint16_t>(formal - formals.begin());
+        tensor.index = static_cast<uint16_t>(*position);
       }
       // An argument or result implies its value, unless it is a list or the saved tensor is a different one.
       if (cursor_.eat('=')) {

@@ -151,6 +151,17 @@ class TextWriter {
   template <class... Parts>
   requires(sizeof...(Parts) > 1) void put(const Parts&... parts) { (put(parts), ...); }
 
+  // Calls put_element for each element of a list, separated by commas.
+  template <class List, class F>
+  void each(const List& list, F&& put_element) {
+    bool first = true;
+    for (const auto& element : list) {
+      if (!first) put(", ");
+      first = false;
+      put_element(element);
+    }
+  }
+
   // Writes a reference to a value. A fingerprint uses distances, since absolute numbers differ from block to block:
   //
   //     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
@@ -311,11 +322,8 @@ class TextWriter {
 
   void elements(std::span<const Argument> list, TypeClass element, int depth) {
     const bool cut = preset_ == PrintPreset::kShort && list.size() > kShortList;
-    const size_t shown = cut ? kShortList - 1 : list.size();
-    for (size_t i = 0; i < shown; ++i) {
-      if (i != 0) put(", ");
-      argument(list[i], element, false, TypeClass::kAny, depth + 1);
-    }
+    each(list.first(cut ? kShortList - 1 : list.size()),
+         [&](const Argument& a) { argument(a, element, false, TypeClass::kAny, depth + 1); });
     if (cut) put(", ...");
   }
 
@@ -332,10 +340,7 @@ class TextWriter {
   // Names and types are written separately, names first, so that lines start with their results.
   template <class F>
   void results(std::span<const Argument> results, F&& put_value, int depth = 0) {
-    bool first = true;
-    for (const Argument& result : results) {
-      if (!first) put(", ");
-      first = false;
+    each(results, [&](const Argument& result) {
       if (result.kind == ArgumentKind::kValue) {
         put_value(result.ref.value);
       } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
@@ -345,53 +350,39 @@ class TextWriter {
       } else {
         put("None");
       }
-    }
+    });
   }
 
   // Writes the node's attributes that are present, in a fixed order: region, phase, forward, modes, saved, writes,
-  // frees, notes, source. attribute() writes the separators.
+  // frees, notes, source.
   void attributes(NodeId id) {
     const Node& node = graph_.node(id);
     const bool canonical = preset_ == PrintPreset::kCanonical;
     any_attribute_ = false;
-    if (canonical && node.region != Graph::kRootRegion) {
-      attribute();
-      put(Number{'r', node.region.index});
-    }
+    if (canonical && node.region != Graph::kRootRegion) attribute(Number{'r', node.region.index});
     if (node.phase != Graph::kForward) phase(node.phase);
-    if (canonical && numbering_.of(node.forward) != Numbering::kNone) {
-      attribute();
-      put("of ", number(node.forward));
+    if (canonical && numbering_.of(node.forward) != Numbering::kNone) attribute("of ", number(node.forward));
+    for (const auto& [flag, word] : kModeWords) {
+      if (node.flags.*flag) attribute(word);
     }
-    modes(node.flags);
     if (!canonical) return;
     if (node.saved.size != 0) saved(id);
     if (effects_ != nullptr) writes(id);
     if (node.frees.size != 0) frees(id);
     if (graph_.has_notes(id)) notes(id);
     if (const std::string_view source = graph_.text_or_empty(node.source); !source.empty()) {
-      attribute();
-      put(Quoted{source});
+      attribute(Quoted{source});
     }
   }
 
   // Built-in phases are words; custom ones are quoted to distinguish them from attributes.
   void phase(PhaseId id) {
-    attribute();
     if (id.index >= graph_.phase_count()) {
-      put("phase ?");
+      attribute("phase ?");
     } else if (id.index > Graph::kInit.index) {
-      put("phase ", Quoted{graph_.phase_name(id)});
+      attribute("phase ", Quoted{graph_.phase_name(id)});
     } else {
-      put(graph_.phase_name(id));
-    }
-  }
-
-  void modes(const NodeFlags& on) {
-    for (const auto& [flag, word] : kModeWords) {
-      if (!(on.*flag)) continue;
-      attribute();
-      put(word);
+      attribute(graph_.phase_name(id));
     }
   }
 
@@ -403,12 +394,8 @@ class TextWriter {
     static const std::vector<Formal> kNoFormals;
     const auto& formals =
         target.index < graph_.target_count() ? graph_.target(target).signature().arguments : kNoFormals;
-    attribute();
-    put("saved(");
-    bool first = true;
-    for (const SavedTensor& saved : graph_.saved(id)) {
-      if (!first) put(", ");
-      first = false;
+    attribute("saved(");
+    each(graph_.saved(id), [&](const SavedTensor& saved) {
       bool implied = false;  // the role implies the value
       if (saved.role == SavedRole::kArgument) {
         // "internal" is a role, so an argument with this name is given by its number.
@@ -426,7 +413,7 @@ class TextWriter {
         put("internal");
       }
       if (!implied) put('=', number(saved.value));
-    }
+    });
     put(')');
   }
 
@@ -436,8 +423,7 @@ class TextWriter {
     for (const StorageWrite& write : effects_->writes(id)) {
       // Generators and collectives are pseudo storages of the analysis, which the text does not number.
       if (effects_->is_generator(write.storage)) continue;
-      if (!open) attribute();
-      put(open ? ", " : "writes(");
+      open ? put(", ") : attribute("writes(");
       open = true;
       put(number(write.storage), '@', Int{write.after});
     }
@@ -445,20 +431,13 @@ class TextWriter {
   }
 
   void frees(NodeId id) {
-    attribute();
-    put("free(");
-    bool first = true;
-    for (StorageId storage : graph_.frees(id)) {
-      if (!first) put(", ");
-      first = false;
-      put(number(storage));
-    }
+    attribute("free(");
+    each(graph_.frees(id), [&](StorageId storage) { put(number(storage)); });
     put(')');
   }
 
   void notes(NodeId id) {
-    attribute();
-    put("note(");
+    attribute("note(");
     bool first = true;
     graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
       if (!first) put(", ");
@@ -468,10 +447,11 @@ class TextWriter {
     put(')');
   }
 
-  // Writes the separator before the next attribute.
-  void attribute() {
+  // Writes an attribute, or its beginning, after a separator.
+  void attribute(const auto&... parts) {
     put(any_attribute_ ? " " : " | ");
     any_attribute_ = true;
+    (put(parts), ...);
   }
 
   const Graph& graph_;
@@ -527,7 +507,6 @@ std::string to_text(const Graph& graph, PrintPreset preset) {
   return result;
 }
 
-// Prints one line for a message. Numbering costs a walk over the graph; callers with many messages reuse one.
 std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::of(graph)); }
 
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering) {
@@ -560,9 +539,6 @@ void write_graph_file(const std::string& path, const Graph& graph) {
   verify(graph);
   write_file(path, [&](std::ostream& file) { print(file, graph); });
 }
-
-// Numbers nodes, values, storages, constants and regions in order of appearance in the text. Ids have gaps and depend
-// on the order of edits; numbers do not, so equal graphs print equal text. One walk.
 
 // Numbers entities in order of appearance. Skips ids out of range, since invalid graphs are numbered for messages.
 template <class I>

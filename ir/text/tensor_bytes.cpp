@@ -1,9 +1,4 @@
-// Converts a strided tensor to sizes, strides and bytes, and back.
-//
-// The bytes span the first to the last element, gaps included. Gaps are zeroed, so equal tensors have equal bytes. An
-// expanded tensor stays as small as its storage.
-//
-// Linear in the bytes.
+// Gaps between elements are zeroed, so equal tensors have equal bytes. An expanded tensor is as small as its storage.
 #include "ir/text/tensor_bytes.h"
 
 #include <ATen/EmptyTensor.h>

@@ -1,10 +1,8 @@
-// Formats and parses the atoms of the text form: dtypes, devices, numbers, quoted strings, bytes.
-//
-// Everything round-trips to the same bits. Words replace c10's integers, which are internal to libtorch.
 #include "ir/text/words.h"
 
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -42,10 +40,8 @@ static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_D
 // The tables are short, and f32 is handled separately (parse_dtype).
 template <class E>
 std::optional<E> find_word(std::span<const std::string_view> words, std::string_view word) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == word) return static_cast<E>(i);
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(words, word);
+  return found == words.end() ? std::nullopt : std::optional(static_cast<E>(found - words.begin()));
 }
 
 // The NaN that processors produce; others are written with their bits.
@@ -135,8 +131,6 @@ void append_int(std::string& out, int64_t value) {
   out.append(buffer, end);
 }
 
-// Writes the shortest decimal that reads back to the same bits, as to_chars does. A NaN has 2^52 bit patterns; all but
-// the default one are written out, since a replay must reproduce the bits.
 void append_float(std::string& out, double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);

@@ -45,8 +45,7 @@ std::string in_path(const std::string& name) {
 // Returns the processor's model and features, on which -march=native depends.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  std::string found;
+  std::string line, found;
   while (std::getline(file, line) && !line.empty()) {
     if (line.starts_with("model name") || line.starts_with("flags") || line.starts_with("Features"))
       found += line + "\n";
@@ -154,8 +153,7 @@ class CompilerBackend : public KernelBackend {
  private:
   std::string compiler_;
   std::vector<std::string> arguments_;
-  std::string identity_;
-  std::string problem_;
+  std::string identity_, problem_;
   std::chrono::milliseconds timeout_;
 };
 

@@ -402,8 +402,7 @@ class Planner {
 
   // Returns strides along the iteration space; 0 where an operand is broadcast.
   Dims strides_in_space(const PlacePlan& place) const {
-    const Dims sizes = sizes_of(place.value);
-    const Dims strides = strides_of(place.value);
+    const Dims sizes = sizes_of(place.value), strides = strides_of(place.value);
     Dims out(space_.size(), 0);
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (place.written && sizes[d] > 1 && strides[d] == 0) throw UnsupportedError("a write to an expanded tensor");

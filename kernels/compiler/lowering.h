@@ -1,5 +1,4 @@
-// Plans one node as one program, or as several if its results reduce different dimensions (the gradients of layer
-// norm). Internal to kernels.
+// Plans one node as one program, or as several if its results reduce different dimensions (gradients of layer norm).
 #pragma once
 
 #include <vector>

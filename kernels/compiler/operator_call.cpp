@@ -38,8 +38,7 @@ Typed ExpressionBuilder::constant(double value, ScalarType dtype) {
 }
 
 Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
-  const ScalarType from = program_.expressions[value.expression].type;
-  const ScalarType to = computed_as(dtype);
+  const ScalarType from = program_.expressions[value.expression].type, to = computed_as(dtype);
   if (from != to) {
     value = append({.operation = Operation::kConvert, .type = to, .operands = {value.expression}}, to);
   }

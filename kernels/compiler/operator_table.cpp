@@ -1,7 +1,5 @@
 #include "kernels/compiler/operator_table.h"
 
-#include <ATen/Version.h>
-
 #include <algorithm>
 #include <initializer_list>
 #include <string>

@@ -18,8 +18,7 @@ inline constexpr std::string_view kNoRow = "it has no row in the operator table"
 // Returns a clause such as "it is a matrix product, for which libtorch uses BLAS".
 std::string_view why_no_kernel(const Target& target);
 
-// Access to one node for the rows of the operator table: its operands and numbers as expressions. Internal to
-// kernels/compiler.
+// Access to one node for the rows of the operator table: its operands and numbers as expressions.
 
 class ExpressionBuilder;
 

@@ -70,8 +70,7 @@ Results silu(const Call& call) {
 }
 
 Results silu_backward(const Call& call) {
-  const Typed g = call.tensor(0);
-  const Typed x = call.operand(1, g.dtype);
+  const Typed g = call.tensor(0), x = call.operand(1, g.dtype);
   const Typed s = sigmoid_of(x);
   const Typed one = constant_of(1, x);
   return {g * (s * (one + x * (one - s)))};
@@ -97,8 +96,7 @@ Results gelu(const Call& call) {
 }
 
 Results gelu_backward(const Call& call) {
-  const Typed g = call.tensor(0);
-  const Typed x = call.operand(1, g.dtype);
+  const Typed g = call.tensor(0), x = call.operand(1, g.dtype);
   const Typed one = constant_of(1, x);
   if (call.string(2) == "none") {
     const Typed square = x * x;
@@ -119,22 +117,19 @@ Results gelu_backward(const Call& call) {
 }
 
 Results sigmoid_backward(const Call& call) {
-  const Typed g = call.tensor(0);
-  const Typed y = call.operand(1, g.dtype);
+  const Typed g = call.tensor(0), y = call.operand(1, g.dtype);
   return {g * ((constant_of(1, y) - y) * y)};
 }
 
 Results tanh_backward(const Call& call) {
-  const Typed g = call.tensor(0);
-  const Typed y = call.operand(1, g.dtype);
+  const Typed g = call.tensor(0), y = call.operand(1, g.dtype);
   const Typed square = y * y;
   return {g * (constant_of(1, y) - square)};
 }
 
 Results threshold_backward(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  const Typed g = call.operand(0, common);
-  const Typed x = call.operand(1, common);
+  const Typed g = call.operand(0, common), x = call.operand(1, common);
   return {select(apply(Operation::kLessEqual, x, call.operand(2, common)), constant_of(0, g), g)};
 }
 
@@ -156,16 +151,14 @@ Results choice(const Call& call) {
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
     throw UnsupportedError("a two-byte dtype combined with another dtype");
   }
-  const Typed a = rounded(call, 0, common);
-  const Typed b = rounded(call, 1, common);
+  const Typed a = rounded(call, 0, common), b = rounded(call, 1, common);
   return {kSwapped ? apply(kOperation, b, a) : apply(kOperation, a, b)};
 }
 
 Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
   const ScalarType common = call.promoted({0, 1});
   reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
-  const Typed x = call.operand(a, common);
-  const Typed y = call.operand(b, common);
+  const Typed x = call.operand(a, common), y = call.operand(b, common);
   if (call.argument_count() < 3 || call.number(2) == 1) return {subtract ? x - y : x + y};
   if (common == ScalarType::Bool) throw UnsupportedError("booleans with an alpha");
   if (has_two_bytes(common)) throw UnsupportedError("a two-byte dtype with an alpha");
@@ -236,9 +229,7 @@ Results masked_fill(const Call& call) {
 Results add_product(const Call& call, bool divide_them) {
   const ScalarType common = call.promoted({0, 1, 2});
   if (!is_float(common)) throw UnsupportedError("addcmul of integers");
-  const Typed a = call.operand(1, common);
-  const Typed b = call.operand(2, common);
-  const Typed x = call.operand(0, common);
+  const Typed a = call.operand(1, common), b = call.operand(2, common), x = call.operand(0, common);
   const Typed scaled = call.operand(3, common) * a;
   return {divide_them ? x + scaled / b : multiply_add(scaled, b, x)};
 }
@@ -250,9 +241,7 @@ Results addcdiv(const Call& call) { return add_product(call, true); }
 Results lerp(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   if (!is_float(common)) throw UnsupportedError("lerp of integers");
-  const Typed a = call.operand(0, common);
-  const Typed b = call.operand(1, common);
-  const Typed weight = call.operand(2, common);
+  const Typed a = call.operand(0, common), b = call.operand(1, common), weight = call.operand(2, common);
   const Typed magnitude = apply(Operation::kAbsolute, weight);
   const Typed near = apply(Operation::kLess, magnitude, constant_of(0.5, weight));
   const Typed less = weight - constant_of(1, weight);
@@ -371,14 +360,11 @@ ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensor
 Results adam_step(const Call& call, bool decoupled) {
   const ScalarType dtype = parameter_type(call, {1, 2, 3}, 13);
   const auto rounded = [&](Typed a) { return convert(a, dtype); };
-  const Typed lr = number(call, 6);
-  const Typed beta1 = number(call, 7);
-  const Typed beta2 = number(call, 8);
+  const Typed lr = number(call, 6), beta1 = number(call, 7), beta2 = number(call, 8);
   const Typed step = number(call, 5);
   const Typed correction1 = rest_of(apply(Operation::kPower, beta1, step));
   const Typed correction2 = square_root(rest_of(apply(Operation::kPower, beta2, step)));
-  Typed parameter = call.tensor(0);
-  Typed gradient = call.tensor(1);
+  Typed parameter = call.tensor(0), gradient = call.tensor(1);
   if (call.flag(12)) gradient = -gradient;
   if (call.number(9) != 0) {
     const Typed decay = number(call, 9);

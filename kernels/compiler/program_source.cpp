@@ -1,5 +1,4 @@
-// Writes a program as a C++ function. ProgramLevels determines where each expression is computed: its level, and the
-// loop over elements that it belongs to.
+// Writes a program as a C++ function.
 #include "kernels/compiler/program_source.h"
 
 #include <fmt/format.h>

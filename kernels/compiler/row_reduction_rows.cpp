@@ -93,14 +93,12 @@ Results log_softmax(const Call& call) {
 }
 
 Results softmax_backward(const Call& call) {
-  const Typed g = floats_of(call, 0);
-  const Typed y = call.operand(1, g.dtype);
+  const Typed g = floats_of(call, 0), y = call.operand(1, g.dtype);
   return {(g - row_sum(g * y)) * y};
 }
 
 Results log_softmax_backward(const Call& call) {
-  const Typed g = floats_of(call, 0);
-  const Typed y = call.operand(1, g.dtype);
+  const Typed g = floats_of(call, 0), y = call.operand(1, g.dtype);
   return {g - exponential(y) * row_sum(g)};
 }
 
@@ -119,8 +117,7 @@ Results layer_norm(const Call& call) {
 
 // With y = (x - mean) rstd and h = g weight: rstd (h - mean(h) - y mean(h y)).
 Results layer_norm_backward(const Call& call) {
-  const Typed g = floats_of(call, 0);
-  const Typed x = call.operand(1, g.dtype);
+  const Typed g = floats_of(call, 0), x = call.operand(1, g.dtype);
   const Typed inverse = call.operand(4, g.dtype);
   const Typed y = (x - call.operand(3, g.dtype)) * inverse;
   const Typed h = call.is_none(5) ? g : g * call.operand(5, g.dtype);
@@ -245,8 +242,7 @@ constexpr int64_t kMean = 1;  // at::Reduction
 
 // Targets of shape [N], and whether they are not ignored.
 struct Targets {
-  Typed index;
-  Typed counts;
+  Typed index, counts;
 };
 Targets targets_of(const Call& call, size_t target, size_t ignored) {
   const Typed given = convert(call.along(target, {0}), ScalarType::Long);

@@ -1,5 +1,3 @@
-// Runs kernels in place of libtorch's in eager mode: compiled ones, and user-defined ones, whose results are checked
-// against the operator's.
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -126,8 +124,7 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   return *slot;
 }
 
-// Dispatches calls of some operators to a kernel for its lifetime. May be destroyed while calls are running; these end
-// as they began.
+// Dispatches calls of some operators to a kernel for its lifetime. Calls in progress at its end finish as they began.
 template <class Kernel>
 class KernelRegistration {
  public:

@@ -33,8 +33,7 @@ at::Tensor meta_like(const at::Tensor& tensor);
 // Returns the value of a wrapped number.
 c10::Scalar number_of(const at::Tensor& wrapped);
 
-// Splits calls of operators over lists of tensors (_foreach_add_, _fused_adamw_) into calls per element. Internal to
-// kernels.
+// Splits calls of operators over lists of tensors (_foreach_add_, _fused_adamw_) into calls per element.
 
 // Returns the operator that applies a list operator to one element: the single-tensor operator (aten::add_.Tensor for
 // aten::_foreach_add_.List), or the operator itself with tensors instead of lists (optimizer steps). Returns nullopt if

@@ -1,5 +1,4 @@
-// Emits kernel groups as functions of the generated code. emit_cpp writes the graph in the groups' order, with a call
-// in place of each group; the called functions are written here.
+// Writes kernel groups as functions, which code from emit_cpp calls in place of each group.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -216,8 +216,7 @@ struct PreparedGroup {
   // Inputs in different storages, one of them written: they must not overlap.
   std::vector<std::pair<uint32_t, uint32_t>> apart;
   std::atomic<Trial*> trial = nullptr;  // set once the kernel is ready
-  std::atomic<int64_t> kernel_runs = 0;
-  std::atomic<int64_t> node_runs = 0;
+  std::atomic<int64_t> kernel_runs = 0, node_runs = 0;
   std::atomic<int64_t> began = -1;  // start time of the measured nodes
 };
 

@@ -27,8 +27,7 @@ constexpr int64_t kElementsOfAThread = 32768;
 
 struct ResultGeometry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  std::vector<int64_t> sizes, strides;
   bool strides_of_empty = false;  // strides equal at::empty's, even in dimensions where they do not matter
 
   static ResultGeometry of(const Graph& graph, ValueId v) {
@@ -82,11 +81,7 @@ class Trial {
   const KernelMeasureOptions& options_;
   std::atomic<Implementation> verdict_ = Implementation::kUnknown;
   mutable std::mutex mutex_;
-  int64_t turns_ = 0;
-  int64_t kernel_samples_ = 0;
-  int64_t original_samples_ = 0;
-  int64_t kernel_best_ = 0;
-  int64_t original_best_ = 0;
+  int64_t turns_ = 0, kernel_samples_ = 0, original_samples_ = 0, kernel_best_ = 0, original_best_ = 0;
 };
 
 // Trials by kernel and subject, shared by all equivalent calls. They live as long as this object.

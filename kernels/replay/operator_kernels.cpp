@@ -1,6 +1,5 @@
-// Runs single calls. A prepared call is looked up by a signature with everything that affects the kernel: dtypes,
-// sizes, strides, shared storages, and numbers that the program depends on. It is a launch that only lacks pointers and
-// scalars.
+// Runs single calls. A prepared call, a launch that only lacks pointers and scalars, is looked up by a signature of all
+// that affects the kernel: dtypes, sizes, strides, shared storages, and numbers that the program depends on.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -213,10 +212,7 @@ struct OperatorEntry {
   std::shared_mutex mutex;
   uint64_t decisive = 0;
   std::unordered_map<Words, std::shared_ptr<const PreparedCall>, WordsHash> calls;
-  std::atomic<int64_t> ran = 0;
-  std::atomic<int64_t> compiling = 0;
-  std::atomic<int64_t> unsupported = 0;
-  std::atomic<int64_t> original = 0;
+  std::atomic<int64_t> ran = 0, compiling = 0, unsupported = 0, original = 0;
   std::string reason;
 };
 

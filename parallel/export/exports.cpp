@@ -1,4 +1,3 @@
-// The table of target frameworks, and the shorter exports. Longer ones have separate source files.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

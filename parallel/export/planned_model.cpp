@@ -16,20 +16,17 @@
 #include "sharding/ranks/ranks.h"
 
 namespace shadowgraph {
-namespace {
 
 // Returns the layer that contains a module, or the module itself.
-std::string entry_of(const std::string& module) {
+static std::string entry_of(const std::string& module) {
   const auto [at, length] = number_in_path(module);
   return length > 0 ? module.substr(0, at + length) : module;
 }
 
-bool is_in(const std::string& path, const std::string& module) {
+static bool is_in(const std::string& path, const std::string& module) {
   if (module.empty()) return true;
   return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
 }
-
-}  // namespace
 
 std::string module_above(const std::string& path) {
   const size_t dot = path.rfind('.');
@@ -304,7 +301,6 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
 
 namespace {
 
-// The grouped matmuls of a module's forward, in order.
 struct ExpertModule {
   std::vector<NodeId> products;
   std::set<NodeId> parameters;

@@ -28,7 +28,6 @@ std::span<const TargetFramework> target_frameworks();
 
 // A training script that needs only torch: DTensor, FSDP2 and torch.distributed.pipelining.
 PlanExport pytorch_script(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
-// A Python function that modifies a torchtitan configuration.
 PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
 // Command line arguments of Megatron-LM, one per line.
 PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
@@ -84,10 +83,8 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
 // Throws UnsupportedError for tensor-parallel layouts found by the solver.
 void check_megatron_layout(const TrainingPlan& plan, std::string_view engine);
 
-// Throws UnsupportedError for plans with the recompute level `curve`.
 void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
-// Throws UnsupportedError for plans with offloaded activations.
 void check_no_offload(const TrainingPlan& plan, std::string_view engine);
 // These functions append deviations from the plan to `differs`: one that may not apply,
 inline void note(std::vector<std::string>& differs, bool applies, std::string_view text) {

@@ -1,4 +1,3 @@
-// Simulates the time and memory of all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +19,6 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using enum PipelineWork;
@@ -38,7 +36,6 @@ uint64_t match_of(const PipelineAction& a) {
          static_cast<uint32_t>(a.microbatch);
 }
 
-// Replaces everything but the times of a rank.
 void take_bytes(PipelineRank& of, PipelineRank bytes) {
   bytes.computing = of.computing;
   bytes.optimizer = of.optimizer;
@@ -248,7 +245,6 @@ class RankMemory {
 
 }  // namespace
 
-// Computes the times of a run.
 class PipelineClock {
  public:
   // `schedule` must include transfers. All arguments must outlive run().

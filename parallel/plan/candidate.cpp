@@ -13,9 +13,8 @@
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
-namespace {
 
-std::vector<InFlight> in_flight_at_peak(const PipelineSchedule& schedule) {
+static std::vector<InFlight> in_flight_at_peak(const PipelineSchedule& schedule) {
   std::vector<InFlight> at_peak(static_cast<size_t>(schedule.stages())), now(at_peak);
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<size_t> own;
@@ -39,8 +38,6 @@ std::vector<InFlight> in_flight_at_peak(const PipelineSchedule& schedule) {
   }
   return at_peak;
 }
-
-}  // namespace
 
 PipelineSchedule schedule_of(const TrainingPlan& plan, int64_t microbatches) {
   return PipelineSchedule::named(plan.schedule, {.ranks = static_cast<int32_t>(plan.pipeline),

@@ -92,7 +92,6 @@ class FittingChanges {
     if (found_.empty() && held > 1) add(1, "without restrictions", source_, all, cache_);
   }
 
-  // Offloading only costs time.
   void offload() {
     const auto with = [&](const char* what, const std::vector<Offload>& offload) {
       if (std::ranges::all_of(offload, [&](Offload what) { return request_.may_offload(what); })) return false;

@@ -188,8 +188,7 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
   if (longest == lists.end() || longest->second.size() < third + 2) {
     throw Error("extrapolating layers requires at least four layers of the same kind");
   }
-  const size_t before = longest->second[third - 1];
-  if (!are_alike(before, longest->second[third])) return std::nullopt;
+  if (!are_alike(longest->second[third - 1], longest->second[third])) return std::nullopt;
   LayerChain chain = *this;
   const auto repeated = static_cast<ptrdiff_t>(longest->second[third]);
   const auto times = static_cast<size_t>(more);

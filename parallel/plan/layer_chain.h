@@ -67,7 +67,6 @@ class LayerChain {
   int64_t awaiting(int64_t first, int64_t last) const { return between(first, last, &StageCosts::awaiting); }
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
-  // Bytes of buffers.
   int64_t fixed(int64_t first, int64_t last) const { return between(first, last, &StageCosts::other); }
   // Parameters, gradients and optimizer state only: the input of replica_memory().
   StageCosts model_state(int64_t first, int64_t last) const;
@@ -92,7 +91,6 @@ class LayerChain {
     std::vector<int64_t> units;  // that use the parameter, ascending
   };
   std::vector<Tied> tied_;
-  // Prefix sums over units and joins.
   struct Sums {
     ChainSeconds seconds;
     StageCosts costs;

@@ -31,7 +31,6 @@ int64_t first_unit(const std::vector<JsonPlace>& stages, size_t stage, const std
   return found - units.begin();
 }
 
-// Number of units of each stage.
 std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t count, const std::vector<std::string>& units) {
   std::vector<int64_t> sizes;
   if (const auto found = plan.find("stages")) {
@@ -103,7 +102,6 @@ void read_layers(const JsonPlace& document, const std::vector<std::string>& unit
   if (!named.empty()) found->fail("names " + *named.begin() + ", which is not a layer of the model");
 }
 
-// Reads the layers that keep some of their results.
 void read_parts(const JsonPlace& document, const std::vector<std::string>& units, std::set<std::string>& taken,
                 TrainingPlan& plan) {
   const auto found = document.find("in_part");
@@ -144,7 +142,6 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
   }
 }
 
-// Reads the options that do not depend on the model.
 TrainingPlan options_of(const JsonPlace& place, const ClusterRequest& request) {
   static const nlohmann::json kWhole = to_json(TrainingPlan{.stages = {{}}, .in_part = {{}}});
   check_keys(place, kWhole, "a plan");

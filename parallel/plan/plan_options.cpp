@@ -1,4 +1,3 @@
-// Option tables of cluster requests and of training plans.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

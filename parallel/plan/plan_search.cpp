@@ -57,7 +57,6 @@ class LayerCosts {
     }
   }
 
-  // Possible expert-parallel degrees.
   std::vector<int64_t> expert_ranks(const ExpertLayers& layers) const {
     std::vector<int64_t> sizes = expert_sizes(request_, std::max<int64_t>(1, layers.experts));
     std::erase_if(sizes, [&](int64_t ranks) { return layers.rows % ranks != 0; });
@@ -258,7 +257,6 @@ class PlanSearch {
     answer_.bound = best_estimate_;
   }
 
-  // ClusterPlan::simulated is empty if nothing fits.
   ClusterPlan run(bool neighbors) {
     make_candidates();
     simulate_best();
@@ -301,7 +299,6 @@ class PlanSearch {
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
   const ClusterRequest& request() const { return answer_.request; }
-  // Sorted by lower bound.
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true) {
     std::vector<Candidate> candidates;
     for (LayoutSizes sizes : costs_.layouts()) {
@@ -570,9 +567,7 @@ class PlanSearch {
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
       const std::optional<Estimate> estimate = fitting(*candidate, enough);
-      if (candidate->fits() && !best.seconds) {
-        best.why_not = fmt::format("none within {} times the best", kMuchSlower);
-      }
+      if (candidate->fits() && !best.seconds) best.why_not = fmt::format("none within {} times the best", kMuchSlower);
       if (!estimate) continue;
       best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
       enough = estimate->seconds;

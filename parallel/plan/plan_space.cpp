@@ -119,8 +119,7 @@ std::vector<int64_t> context_sizes(const ClusterRequest& request) {
   return given_or(request.context, powers_of_two(std::max<int64_t>(1, request.sequence / kLeastTokens)));
 }
 
-// With context parallelism only micro-batches of one sample: larger ones have as many tokens per rank as a lower
-// degree, but send more.
+// With context parallelism only micro-batches of one sample: larger ones send more than a lower degree does.
 std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t context) {
   std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(context == 1 ? 8 : 1));
   std::erase_if(sizes, [&](int64_t size) { return size > request.batch; });

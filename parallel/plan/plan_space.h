@@ -1,4 +1,3 @@
-// Enumerates the search space of plans.
 #pragma once
 
 #include <compare>
@@ -38,9 +37,7 @@ constexpr StageCount kStageCounts[] = {{"recomputed", "", &PlannedStage::recompu
 constexpr const char* kNeighbors = "neighbors";
 
 struct LayoutSizes {
-  int64_t tensor = 1;
-  int64_t context = 1;
-  int64_t micro_batch = 1;
+  int64_t tensor = 1, context = 1, micro_batch = 1;
   int64_t experts = 1;  // expert-parallel degree
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
   AttentionKernel attention = AttentionKernel::kDevice;

@@ -27,9 +27,7 @@ std::string to_string(const TrainingPlan& plan) {
   return text;
 }
 
-namespace {
-
-std::string stages_text(const TrainingPlan& plan) {
+static std::string stages_text(const TrainingPlan& plan) {
   std::string text;
   for (const PlannedStage& stage : plan.stages) {
     text += fmt::format("{}{}", text.empty() ? "" : " ", stage.units);
@@ -42,7 +40,7 @@ std::string stages_text(const TrainingPlan& plan) {
   return text;
 }
 
-std::string neighbor_text(const PlanNeighbor& neighbor, const SimulatedPlan& best) {
+static std::string neighbor_text(const PlanNeighbor& neighbor, const SimulatedPlan& best) {
   std::string text = fmt::format("  {:<16} {:<12} ", neighbor.option, neighbor.value);
   if (!neighbor.seconds) return text + neighbor.why_not + "\n";
   const double slower = *neighbor.seconds / best.estimated - 1;
@@ -51,8 +49,6 @@ std::string neighbor_text(const PlanNeighbor& neighbor, const SimulatedPlan& bes
                             human_bytes(*neighbor.bytes), more < 0 ? "-" : "+", human_bytes(std::abs(more)),
                             neighbor.plan);
 }
-
-}  // namespace
 
 std::string to_text(const ClusterPlan& answer) {
   const SimulatedPlan& best = answer.best();

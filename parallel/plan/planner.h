@@ -1,4 +1,3 @@
-// Internals of the planner: simulation, layer costs and search.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,3 @@
-// Applies recompute and offload to the graph of a rank.
 #pragma once
 
 #include <span>
@@ -25,8 +24,7 @@ std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<c
 // Rewrites the graph so that backward recomputes modules: `whole` ones entirely, `in_part` ones except the results the
 // plan keeps. `selective` ones keep the results of matmuls with weights, convolutions, attention and recurrent layers,
 // reduced over ranks; norms, activations, rotary embeddings and unfused attention scores are recomputed. all_gathers
-// are always repeated. As in torch, kept tensors are freed only after the module's backward. Throws Error for unknown
-// modules.
+// are always repeated. As in torch, kept tensors are freed after a module's backward. Throws Error for unknown modules.
 void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
                      std::span<const PartialRecompute> in_part = {});
 

@@ -22,7 +22,6 @@
 #include "sharding/ranks/ranks.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Names of nodes without layer numbers, made unique by their order.

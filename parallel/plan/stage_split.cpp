@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 namespace shadowgraph {
-
 namespace {
 
 // The first units of a stage are at the higher of two adjacent levels.

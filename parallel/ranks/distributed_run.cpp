@@ -22,7 +22,6 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Maps each rank of the program to the captured rank that represents it.
@@ -108,7 +107,6 @@ bool is_transfer(const Collective& collective) {
   return is_send(collective) || collective.kind == CollectiveKind::kReceive;
 }
 
-// The tasks of one rank.
 class RankTasks {
  public:
   // `rank`, `representatives`, `meetings` and the schedule outlive it.
@@ -228,7 +226,6 @@ class RankTasks {
   std::unique_ptr<StreamTasks> tasks_;
 };
 
-// Reports a deadlock: the first task of each rank that cannot run.
 [[noreturn]] void report_deadlock(const std::deque<RankTasks>& ranks, const Representatives& representatives,
                                   std::span<const uint32_t> stuck) {
   std::string text;

@@ -9,7 +9,6 @@
 
 namespace shadowgraph {
 
-// Advances each rank as far as possible until all have finished.
 class RankRun {
  public:
   RankRun(std::span<const RankProgram> ranks, std::span<const std::vector<uint32_t>> groups,
@@ -71,7 +70,6 @@ class RankRun {
     uint32_t channel;
     size_t next = 0;  // the meeting that it joins next
   };
-  // The meeting that a step has joined.
   struct Arrival {
     uint32_t channel = 0;
     size_t meeting = 0;

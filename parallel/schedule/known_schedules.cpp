@@ -26,7 +26,6 @@ class RowWriter {
     add(PipelineWork::kBackward, stage, inputs_);
     ++weights_[static_cast<size_t>(stage)];
   }
-  // Overlaps the last action with the next one.
   void overlap_next() { row_.back().overlaps_next = true; }
   int32_t forwards(int32_t stage) const { return forwards_[static_cast<size_t>(stage)]; }
   int32_t inputs(int32_t stage) const { return inputs_[static_cast<size_t>(stage)]; }
@@ -40,8 +39,6 @@ class RowWriter {
   std::vector<int32_t> forwards_, inputs_, weights_;
   std::vector<PipelineAction> row_;
 };
-
-// Schedules in which a micro-batch passes the ranks in order, once or several times.
 
 // A rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then other backwards.
 class InterleavedRank {
@@ -148,8 +145,7 @@ PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
 // All actions are assumed to take equally long. A micro-batch visits each rank four times: F0 on the way out, F1 on the
 // way back, B1 and B0 for its gradient. From rank to rank it moves by one slot on the way out, and by `back` slots on
 // the way back. On every rank the four must differ modulo six, and the two remaining slots are for weight gradients.
-// The sum of the steps determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in
-// 1F1B.
+// The sum of the steps determines the activation memory: 4 slots per rank in v_min and 6 in v_half, 12 in 1F1B.
 
 constexpr int64_t kPeriod = 6;
 
@@ -267,8 +263,7 @@ std::vector<PipelineAction> zbv_row(const PipelineSize& size, int32_t rank, int3
   return row.take();
 }
 
-// DualPipeV (DualPipe, DeepSeek-V3, arXiv 2412.19437, cut in half): overlaps forward of one micro-batch with backward
-// of another.
+// DualPipeV (DualPipe, DeepSeek-V3, arXiv 2412.19437, cut in half): overlaps forward and backward of two micro-batches.
 class DualPipeRank {
  public:
   DualPipeRank(const PipelineSize& size, int32_t rank)

@@ -29,7 +29,6 @@ struct KnownSchedule {
   std::string_view torch_name() const { return torch_class.substr(torch_class.empty() ? 0 : 8); }
 };
 std::span<const KnownSchedule> known_schedules();
-// Throws Error.
 const KnownSchedule& known_schedule(std::string_view name);
 
 }  // namespace shadowgraph

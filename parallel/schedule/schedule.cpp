@@ -54,8 +54,6 @@ PipelineSchedule PipelineSchedule::named(std::string_view name, const PipelineSi
   return {std::string(name), known.rows(size)};
 }
 
-// Text of actions, and the CSV format of torch.distributed.pipelining.
-
 namespace {
 
 constexpr std::array<std::string_view, kPipelineWorks> kWorkNames = {
@@ -332,12 +330,9 @@ class ScheduleCheck {
   ScheduleFacts facts_;
 };
 
-// Adds sends and receives to a schedule that has none.
-//
-// Runs all ranks in rounds of one step each. After a step whose result another rank needs, adds the send to this rank
-// and the receive at the current end of the other rank's row. Both sides then have the same order, without deadlocks.
-// torch does the same (_add_send_recv); tests compare the results.
-
+// Adds sends and receives to a schedule that has none. Runs all ranks in rounds of one step each. After a step whose
+// result another rank needs, adds the send to this rank and the receive at the current end of the other rank's row;
+// both have the same order, without deadlocks. torch does the same (_add_send_recv); tests compare the results.
 class TransferPlacing {
  public:
   explicit TransferPlacing(const PipelineSchedule& schedule)

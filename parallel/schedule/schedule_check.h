@@ -30,14 +30,11 @@ inline bool receives(const PipelineAction& a) {
 inline bool transfers_forward(const PipelineAction& a) {
   return a.work == PipelineWork::kSendForward || a.work == PipelineWork::kReceiveForward;
 }
-// The stage at the other end of a transfer.
 inline int32_t other_stage(const PipelineAction& a) { return a.stage + (transfers_forward(a) == sends(a) ? 1 : -1); }
-// Returns whether the action computes the gradient of its stage's input.
 inline bool is_backward(const PipelineAction& a) {
   return a.work == PipelineWork::kBackward || a.work == PipelineWork::kInputGradient;
 }
 
-// Set of completed actions, by kind, stage and micro-batch.
 class DoneActions {
  public:
   DoneActions(int32_t stages, int32_t microbatches)

@@ -25,13 +25,10 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
-// Kinds of operators that read a storage.
 struct Readers {
-  bool matmul = false;
-  bool other = false;
+  bool matmul = false, other = false;
 };
 
 IdMap<StorageId, Readers> readers_of(const Graph& graph) {
@@ -232,7 +229,6 @@ int64_t entries(const CacheLayer& layer, int64_t tokens, int64_t page) {
   return (kept + page - 1) / page * page / layer.stride;
 }
 
-// Simulates an engine with a paged KV cache.
 class Engine {
  public:
   Engine(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options)

@@ -10,11 +10,10 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-namespace {
 
 // Storage layouts, from the sources of the libraries: name, title, bits, scales, group, scale_bits, zero_bits,
 // column_bytes, computes.
-const std::array<WeightFormat, 13>& known_formats() {
+static const std::array<WeightFormat, 13>& known_formats() {
   using enum WeightFormat::Scales;
   static const std::array<WeightFormat, 13> formats = {{
       {"int8", "int8 (torchao)", 8, kRow, 0, 16, 0, 0, {}},
@@ -35,15 +34,13 @@ const std::array<WeightFormat, 13>& known_formats() {
   return formats;
 }
 
-int64_t positive(std::string_view text, std::string_view option) {
+static int64_t positive(std::string_view text, std::string_view option) {
   const auto value = parse_number<int64_t>(text);
   if (value && *value >= 1 && *value <= (1 << 20)) return *value;
   throw Error(fmt::format("'{}': expected a whole number, for example group=128", option));
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 WeightFormat WeightFormat::parse(std::string_view text) {
   const size_t colon = text.find(':');

@@ -15,7 +15,6 @@ class CutTable {
     sums_.push_back(before.back());
   }
 
-  // Returns the smallest feasible bound, by bisection.
   double min_bound(int32_t stages) const {
     double below = 0, bound = sums_.back();
     for (double middle = bound / 2; below < middle && middle < bound; middle = below + (bound - below) / 2) {

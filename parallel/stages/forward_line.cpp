@@ -10,7 +10,6 @@
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Origin of the data in a storage.

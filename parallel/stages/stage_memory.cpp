@@ -103,21 +103,17 @@ void OptimizerShare::join_node(const Graph& graph, NodeId node) {
   }
 }
 
-namespace {
-
 constexpr uint8_t kAllocated = 0, kScratch = 1, kFreed = 2;
 constexpr uint32_t kForwardPiece = 0, kInputPiece = 1, kWeightPiece = 2;
 constexpr uint32_t kEnd = 0xFFFFFFFEU;  // after all nodes of a piece
 
-int64_t trained_elements(const Graph& graph, StorageId parameter) {
+static int64_t trained_elements(const Graph& graph, StorageId parameter) {
   int64_t elements = 0;
   graph.for_each_output(graph.storage(parameter).born, [&](ValueId v) {
     if (graph.value(v).requires_grad) elements += graph.numel(v);
   });
   return elements;
 }
-
-}  // namespace
 
 StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment)
     : costs_(costs),
@@ -249,8 +245,7 @@ void StageMemory::place_optimizer(StorageId storage) {
 
 // Returns whether the storage is a partial gradient of a tied parameter, which stays on its stage until reduced.
 bool StageMemory::is_gradient_of_tied(StorageId storage) const {
-  const NodeId born = graph_.storage(storage).born;
-  return assignment_.piece(born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
+  return assignment_.piece(graph_.storage(storage).born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
 }
 
 void StageMemory::place_allocated(StorageId storage) {

@@ -1,4 +1,3 @@
-// Lifetimes of storages in each pipeline stage.
 #pragma once
 
 #include <array>

@@ -62,11 +62,9 @@ double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
   return schedule.seconds();
 }
 
-namespace {
-
 // Optimizer nodes process tensors of all stages: their time is divided by bytes.
-void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageMemory& memory,
-                   std::vector<StageCosts>& figures) {
+static void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageMemory& memory,
+                          std::vector<StageCosts>& figures) {
   std::vector<double> share(figures.size(), 0);
   double all = 0;
   const auto count = [&](ValueId v) {
@@ -84,7 +82,7 @@ void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageM
   for (size_t s = 0; s < figures.size(); ++s) figures[s].optimizer += seconds * share[s] / all;
 }
 
-void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segment) {
+static void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segment) {
   const bool joins = segment.collective == PieceSegment::kComputes && !segments.empty() &&
                      segments.back().collective == PieceSegment::kComputes;
   if (!joins) return segments.push_back(segment);
@@ -93,15 +91,15 @@ void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segmen
   segments.back().bytes += segment.bytes;
 }
 
-PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
-                     const std::function<bool(const Collective&)>& takes) {
+static PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
+                            const std::function<bool(const Collective&)>& takes) {
   return {.forward = seconds.exposed(nodes.forward, takes),
           .backward = seconds.exposed(nodes.backward, takes),
           .input_gradient = seconds.exposed(nodes.input_gradient, takes),
           .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
 }
 
-void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageCosts& of) {
+static void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageCosts& of) {
   for (const NodeId n : nodes.forward) {
     if (!overlaps_kernels(graph, n)) continue;
     of.copies.forward += seconds.copying(n);
@@ -111,8 +109,6 @@ void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& 
   for (const NodeId n : nodes.weight_gradient) of.copies.weight_gradient += seconds.copying(n);
   of.copies.backward = of.copies.input_gradient + of.copies.weight_gradient;
 }
-
-}  // namespace
 
 std::vector<StageNodes> nodes_by_stage(const ProgramCosts& costs, const StageAssignment& assignment) {
   std::vector<StageNodes> stages(static_cast<size_t>(assignment.stages()));

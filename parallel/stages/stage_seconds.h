@@ -1,4 +1,3 @@
-// Times of nodes, and of the pieces of each stage.
 #pragma once
 
 #include <functional>
@@ -11,7 +10,6 @@
 #include "parallel/stages/stage_parts.h"
 #include "profiler/program_costs.h"
 #include "profiler/time/copy_engines.h"
-#include "shadowgraph/error.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -66,7 +64,6 @@ class NodeSeconds {
 
 std::vector<StageNodes> nodes_by_stage(const ProgramCosts& costs, const StageAssignment& assignment);
 
-// Writes the segments of each stage's pieces.
 void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, const NodeSeconds& seconds,
                   StageParts& parts);
 

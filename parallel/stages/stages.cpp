@@ -14,7 +14,6 @@
 
 namespace shadowgraph {
 
-// Splits a step into stages at given or balanced cuts.
 class StageCutting {
  public:
   StageCutting(const Graph& step, const StageOptions& options)

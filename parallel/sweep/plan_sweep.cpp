@@ -18,7 +18,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Exposed communication of a rank, in seconds.
@@ -30,7 +29,6 @@ double exposed_of(const PipelineRun& run, int32_t rank) {
   return seconds;
 }
 
-// Caches captures with few layers.
 StepSource cached(const StepSource& source) {
   StepSource result = source;
   const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
@@ -54,7 +52,6 @@ class ScenarioRunner {
   const ClusterRequest& request() const { return request_; }
   // Layer costs for the request's own device, links and sequence length.
   LayerCostCache& cache() { return caches_["own"]; }
-  // Layer costs for another configuration, by name.
   LayerCostCache& cache(const std::string& other) { return caches_[other]; }
   // The source with another sequence length. Throws Error if the source has a fixed length.
   const StepSource& source_of(int64_t sequence) {

@@ -8,16 +8,13 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-namespace {
 
-double value_of(PlanSweepKind kind, const std::string& text) {
+static double value_of(PlanSweepKind kind, const std::string& text) {
   if (kind == PlanSweepKind::kMemory) return static_cast<double>(MemoryLimit::parse(text).bytes);
   if (kind == PlanSweepKind::kNetwork)
     return internal::number_of(text, {.kind = OptionKind::kNumber, .min = 0, .above = true});
   return static_cast<double>(internal::whole_of(text, {.kind = OptionKind::kCount, .min = 1}));
 }
-
-}  // namespace
 
 std::vector<double> sweep_values(PlanSweepKind kind, const std::vector<std::string>& words) {
   if (kind == PlanSweepKind::kPrice && !words.empty()) {
@@ -49,18 +46,16 @@ const OptionTable<PlanSweepOptions>& PlanSweepOptions::table() {
   return table;
 }
 
-namespace {
-
 constexpr double kDaySeconds = 86400;
 
-std::vector<std::string> head_of(const PlanTable& table) {
+static std::vector<std::string> head_of(const PlanTable& table) {
   std::vector<std::string> head{table.head, "step time", "tokens/s/device", "of peak", "exposed", "waiting", "bytes"};
   if (table.kind == PlanSweepKind::kPrice) head.insert(head.end(), {"days", "price"});
   head.emplace_back("plan");
   return head;
 }
 
-std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
+static std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
   if (!row.why_not.empty()) return {row.value, row.why_not};
   std::vector<std::string> cells{row.value,
                                  human_seconds(row.seconds),
@@ -76,8 +71,6 @@ std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
   cells.push_back(to_string(row.plan));
   return cells;
 }
-
-}  // namespace
 
 std::string to_text(const PlanTable& table) {
   std::vector<std::vector<std::string>> lines{head_of(table)};
@@ -117,9 +110,7 @@ nlohmann::json to_json(const PlanTable& table) {
                     {"model_flops_share", row.share},
                     {"exposed_seconds", row.exposed},
                     {"waiting_share", row.waiting}});
-      if (table.kind == PlanSweepKind::kPrice) {
-        entry.update({{"training_seconds", row.training}, {"price", row.price}});
-      }
+      if (table.kind == PlanSweepKind::kPrice) entry.update({{"training_seconds", row.training}, {"price", row.price}});
     }
     rows.push_back(std::move(entry));
   }

@@ -22,7 +22,6 @@
 #include "support/files.h"
 
 namespace shadowgraph {
-
 namespace {
 
 class ProtobufMessage {
@@ -84,7 +83,6 @@ int64_t chakra_kind(CollectiveKind kind) {
   throw Error(fmt::format("Chakra does not support the collective {} inside a stage", to_string(kind)));
 }
 
-// The trace of one process.
 class ProcessTrace {
  public:
   ProcessTrace(const PipelineRun& run, const ChakraOptions& options, int32_t rank, int64_t process)
@@ -125,7 +123,6 @@ class ProcessTrace {
     return next_++;
   }
 
-  // Writes all process groups of this process.
   void add_groups() {
     auto groups = nlohmann::json::array();
     for (size_t g = 0; g < parts().groups.size(); ++g) {

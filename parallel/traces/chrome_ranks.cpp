@@ -9,7 +9,6 @@
 #include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
-
 namespace {
 
 class RankEvents {

@@ -37,8 +37,7 @@ void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stac
     boxed->second(op, stack);
     return;
   }
-  // A function with another signature would get wrong arguments, so the schemas are compared at the first call, when
-  // the operator is known.
+  // A function with another signature would get wrong arguments: schemas are compared at the first call.
   const Row& row = rows_.at(name);
   const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
@@ -59,8 +58,7 @@ std::vector<std::string> ExpansionTable::names() const {
 
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
 
-// Runs the function first and then checks its results. If they do not match, the new nodes are erased again, and the
-// graph is unchanged.
+// Runs the function, then checks its results. If they do not match, the new nodes are erased again.
 std::optional<std::string> Expander::expand(NodeId node) {
   inserted_.clear();
   adopted_.clear();

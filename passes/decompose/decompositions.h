@@ -9,12 +9,10 @@
 //
 // The function has the operator's C++ signature (SymInt as int64_t). It runs on fake tensors of the node's operands,
 // and the operators that it calls replace the node. They inherit its region, phase, flags, forward link and source
-// line; shape rules give their shapes, dtypes and strides. So a table row only contains the mathematics. Results with
-// other strides or another dtype than recorded are copied to match. A result that should be newly allocated but is an
-// operand is cloned. Storage kinds, the points where storages are freed, and saved tensors are kept.
+// line; shape rules give their shapes, dtypes and strides. Results with other strides or another dtype than recorded
+// are copied to match. Operands as results are cloned. Storage kinds, free points and saved tensors are kept.
 //
-// A function that does not support a call (training, dropout) calls decline("..."). One that cannot compute a result
-// returns it undefined; the node is then kept if that result is used.
+// A function that does not support a call calls decline("..."). It may leave results undefined that are not used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -127,9 +125,8 @@ class Expander {
 
 // The table of decompositions: operators as functions of more basic ones. Internal to `decompose` and `split-bias`.
 //
-// A row is a C++ function with the operator's signature, registered in one of the add_* functions; see above. Results
-// equal the operator's within rounding, or bitwise where a comment says so. Half precision is computed in float, as the
-// kernels do.
+// Each row is registered in one of the add_* functions. Results equal the operator's within rounding, or bitwise where
+// a comment says so. Half precision is computed in float, as the kernels do.
 
 namespace shadowgraph::decompositions {
 

@@ -90,8 +90,7 @@ void add_convolution_bias(ExpansionTable& table) { table.add("aten::convolution"
 
 // Decomposes normalization, embedding, losses and attention.
 //
-// Results that only a GPU kernel's own backward reads are undefined, since that backward is decomposed too. Means, rstd
-// and the CPU's log-sum-exp are computed.
+// Results that only a GPU kernel's own backward reads are undefined, since that backward is decomposed too.
 
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
@@ -116,8 +115,7 @@ Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centered), dims), eps));
   return {at::mul(centered, rstd), mean, rstd};
 }
-// Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means are the gradients
-// through mean and variance, which depend on x.
+// Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)).
 Tensor normalized_backward(const Tensor& grad, const Tensor& x_hat, const Tensor& rstd, c10::IntArrayRef dims) {
   const Tensor inner =
       at::sub(at::sub(grad, mean_over(grad, dims)), at::mul(x_hat, mean_over(at::mul(grad, x_hat), dims)));
@@ -297,8 +295,7 @@ Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == kNone ? loss : reduction == kMean ? at::mean(loss) : at::sum(loss);
 }
 
-// Returns one weight per target (the class weight, or 0 if ignored), and the targets with ignored ones replaced by a
-// valid index.
+// Returns one weight per target (the class weight, or 0 if ignored), and the targets with valid indices.
 std::pair<Tensor, Tensor> target_weights(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                                          int64_t ignored) {
   const Tensor kept = at::ne(target, ignored);
@@ -373,8 +370,7 @@ std::pair<Tensor, Tensor> attention(const Scores& s) {
   return {at::matmul(at::div(e, sum), s.v), statistics};
 }
 
-// With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q. p is
-// recomputed from the scores, as the kernels do.
+// With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q.
 Three attention_backward(const Scores& s, const Tensor& grad_output) {
   const Tensor g = computed_in(grad_output);
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);
@@ -408,8 +404,7 @@ Three flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const
                      const Tensor&, const Tensor&, std::optional<double> scale) {
   return attention_backward(attention_scores(q, k, v, {}, dropout, causal, scale), grad);
 }
-// cuDNN's and the memory-efficient kernel take a bias, flash attention does not; results other than the first are
-// kernel-specific.
+// cuDNN's and the memory-efficient kernel take a bias, flash attention does not; further results are kernel-specific.
 FlashResult cudnn(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& bias, bool /*statistics*/,
                   double dropout, bool causal, bool /*debug*/, std::optional<double> scale) {
   const Tensor output = attention(attention_scores(q, k, v, bias, dropout, causal, scale)).first;

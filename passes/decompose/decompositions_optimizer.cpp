@@ -1,8 +1,7 @@
 // Decomposes operators on lists of tensors into loops: _foreach_* by a generic rule, fused optimizers by formula.
 //
 // A list operator is one node for a hundred parameters. As a loop it is a hundred nodes, each of which can be fused,
-// moved or freed. The loop calls the single-tensor operator of the same name, so new _foreach_ operators in libtorch
-// need no row.
+// moved or freed. The loop calls the single-tensor operator of the same name: new ones need no row.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -108,8 +107,7 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
     }
     average.mul_(beta1).add_(at::mul(gradient, 1 - beta1));
     square.mul_(beta2).add_(at::mul(at::mul(gradient, gradient), 1 - beta2));
-    // Bias correction, since the averages start at zero. The step is a tensor whose value is unknown when rewriting the
-    // graph.
+    // Bias correction, since the averages start at zero. The step is a tensor of unknown value.
     const Tensor correction1 = at::add(at::neg(at::pow(beta1, steps[i])), 1);
     const Tensor correction2 = at::sqrt(at::add(at::neg(at::pow(beta2, steps[i])), 1));
     Tensor second = square;
@@ -123,8 +121,7 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
   }
 }
 
-// One step of SGD: buffer = momentum buffer + (1 - dampening) g, and p = p - lr buffer; with Nesterov momentum if
-// enabled.
+// One step of SGD: buffer = momentum buffer + (1 - dampening) g, and p = p - lr buffer, or with Nesterov momentum.
 void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorList momenta, double decay,
                double momentum, double lr, double dampening, bool nesterov, bool maximize, bool first_step,
                const std::optional<Tensor>& grad_scale, const std::optional<Tensor>& found_inf) {

@@ -1,8 +1,7 @@
 // Decomposes activations, softmax, views and other pointwise functions.
 //
 // Each function computes the operator's formula in the kernel's order, so results differ only by rounding.
-// tests/passes/decompose_test.cpp compares each with its operator. Cases with another formula are declined with a
-// reason, and the operator is kept.
+// tests/passes/decompose_test.cpp compares each with its operator. Other cases are declined.
 #include <ATen/Functions.h>
 
 #include <cmath>

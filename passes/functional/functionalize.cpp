@@ -16,8 +16,7 @@
 // were written. Outputs in those storages are taken from the placeholders again.
 //
 // Layout matters because kernels may sum in another order for other strides, and random fills draw in memory order, or
-// use another routine for contiguous memory. A new graph is built because appending nodes with all their side lists is
-// as simple and cheap as recording.
+// use another routine for contiguous memory.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -43,8 +42,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Returns whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from
-// the image in one step.
+// Returns whether a view's arguments are relative to the storage rather than the source.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
@@ -62,8 +60,7 @@ const char* scatter_of(std::string_view view) {
 //
 // The *image* of a storage is a value whose storage has the same bytes at the same offsets. It is initially the value
 // that allocated the storage. current(v) returns the value to read instead of v at this point: the value that replaced
-// v, if the storage has not been written since, otherwise a view of the image, created by the program's views or by
-// as_strided.
+// v, if the storage has not been written since, otherwise a view of the image (the program's, or as_strided).
 class StorageImages {
  public:
   StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
@@ -91,8 +88,7 @@ class StorageImages {
     if (is_current(id)) return now.value;
     if (!image.base.valid()) return base_of_nothing(id);
 
-    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMaxViews
-    // one strided view is cheaper than the chain.
+    // Goes back through the views to one that is current or is the image itself, then forward again.
     c10::SmallVector<std::pair<ValueId, Step>, kMaxViews> path;
     ValueId at = id;
     while (!is_current(at)) {
@@ -181,8 +177,7 @@ class StorageImages {
       return true;
     }
     const int64_t end = view_of(old_, view).bytes().second;
-    // Scatters treat the storage as elements of its dtype; a storage that is not a whole number of them is written in
-    // smaller units.
+    // A storage that is not a whole number of elements is scattered in smaller units.
     TensorGeometry target = TensorGeometry::of(old_, view);
     if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
     ValueId base = base_as(storage, target.dtype, end);
@@ -211,8 +206,7 @@ class StorageImages {
 
   // Returns whether, in addition, a newly allocated tensor with the layout of `view` can replace the image.
   bool replaces(ValueId view) const { return old_.value(view).offset == 0 && covers(view); }
-  // Replaces the storage's image by `whole`, grown to at least `bytes`, and increments its version, which invalidates
-  // all views taken before.
+  // Replaces the storage's image by `whole`, grown to at least `bytes`, and invalidates earlier views.
   void replace(StorageId storage, ValueId whole, int64_t bytes = 0) {
     Image& image = images_[storage.index];
     image.base = whole;
@@ -388,8 +382,7 @@ class StorageImages {
     return made;
   }
 
-  // Adds a dimension over the bytes of an element to a tensor and its target, so that storages with an odd number of
-  // bytes can be scattered into.
+  // Adds a dimension over the bytes of an element, to scatter into storages with an odd number of bytes.
   ValueId in_bytes(ValueId content, TensorGeometry& target) {
     const int64_t item = target.itemsize();
     content = emitter_.call("aten::clone", {Argument::of_value(content), Argument::of_int(0)});
@@ -415,8 +408,7 @@ class StorageImages {
     return content;
   }
 
-  // Returns whether the storage's size may not be a multiple of this element size. For resized storages only the final
-  // size is known.
+  // Returns whether the storage's size may not be a multiple of this element size. A resized one's is unknown.
   bool ends_within(StorageId storage, int64_t item) const {
     const Image& image = images_[storage.index];
     const Value& base = new_.value(image.base);
@@ -425,8 +417,7 @@ class StorageImages {
   }
 
   // Writes a part by the scatter that matches the view: x[1:3] = content becomes slice_scatter(x, content, 0, 1, 3),
-  // where x is the whole storage. The graph stays readable, and reinplace can recover the slice. Other views use
-  // as_strided_scatter.
+  // where x is the whole storage. Reinplace can recover the slice. Others use as_strided_scatter.
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content) {
     if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
     const NodeId producer = old_.value(view).producer;
@@ -534,8 +525,7 @@ class Functionalizer {
     }
     const OperatorFacts& facts = old_.facts(target);
     if (old_.target(n).signature().name == "aten::set_") {
-      // The result of set_ without a source has no other producer; creating it at the end may be too late, after the
-      // write-backs.
+      // The result of set_ without a source has no other producer, and must not come after the write-backs.
       if (old_.arguments(n).size() == 1) old_.for_each_output(n, [&](ValueId v) { images_.current(v); });
       return;
     }
@@ -673,8 +663,7 @@ class Functionalizer {
       if (lazy) plain = emitter_.call("aten::clone", {Argument::of_value(plain), Argument::of_int(0)});
       const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
       content = emitter_.expand(typed, sizes);
-      // A new tensor must have the layout of the one it replaces, unless it is scattered: later kernels must get the
-      // same strides.
+      // A new tensor must have the layout of the one it replaces, unless it is scattered, for later kernels.
       if (images_.replaces(written.after)) {
         const StridedView wanted = view_of(old_, written.after);
         StridedView have = view_of(new_, content);
@@ -705,8 +694,7 @@ class Functionalizer {
     return true;
   }
 
-  // Calls the functional operator on fake tensors first, since only its results have a known layout. If they do not
-  // match, the node is erased again.
+  // Calls the functional operator on fake tensors to know its layout; erases the node if it does not match.
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
     std::vector<Written> written;  // in the order of the functional form
     for (const uint16_t position : form.written) {
@@ -805,8 +793,7 @@ class Functionalizer {
   }
 
   // Returns whether computing all results from the old contents equals computing them in place. An operand that
-  // overlaps the written tensor would be read after a part of the write. The same geometry is safe if each element
-  // depends only on itself.
+  // overlaps the written tensor would be read after a part of the write. Pointwise on the same geometry is safe.
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
     if (copies_lazily(n)) return false;
     std::vector<StorageId> storages;
@@ -907,8 +894,7 @@ class Functionalizer {
     images_.replace(storage, target);
   }
 
-  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage, since the placeholder's geometry
-  // belongs to the caller.
+  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage; the geometry is the caller's.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
     const StorageId storage = new_.value(placeholder).storage;
     TensorGeometry row = TensorGeometry::of(new_, placeholder);

@@ -19,8 +19,7 @@ IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph);
 // agree if the result is rounded once (add, mul, sqrt, relu, comparisons). Otherwise they may differ in the last bit:
 // sigmoid's exp comes from another library, and complex products use FMA in only one of them.
 //
-// True only for calls of operators with the tag `pointwise`, including in-place and `out=` forms. Integers never
-// differ.
+// True for calls of operators with the tag `pointwise`, including in-place and `out=` forms. Never for integers.
 bool is_layout_independent(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -164,8 +164,7 @@ class Reinplacer {
     return storage;
   }
 
-  // Returns whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
-  // overwritten.
+  // Returns whether the storage of `value` is not read after this node, except by `except`, and may be overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
     const StorageId id = old_.value(value).storage;
     if (!id.valid()) return false;
@@ -188,8 +187,7 @@ class Reinplacer {
     }
     // The result would be stored as its conjugate or negative.
     if (bits_[operand] != 0) return false;
-    // The result must fit in place of the operand: same geometry and size, not shared. No element may occur twice, as
-    // after expand(), or it would be written several times.
+    // The result must fit in place of the operand: same geometry and size, not shared, no element twice (expand()).
     if (a.dtype != b.dtype || a.device() != b.device() ||
         !same_geometry(view_of(old_, operand), view_of(old_, result)) ||
         internal_overlap(view_of(old_, operand)) != Overlap::kNone ||
@@ -228,8 +226,7 @@ class Reinplacer {
     return writes;
   }
 
-  // Returns whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already
-  // written.
+  // Returns whether a written storage is also another operand: add_(x, x.t()) reads what it has written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
     const auto arguments = old_.arguments(n);
     bool found = false;
@@ -274,8 +271,7 @@ class Reinplacer {
            may_take(arguments[0].ref.value, whole, ordinal, scatter);
   }
 
-  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible. An operator
-  // that writes several operands does so for all or none.
+  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible.
   bool decide_operator(NodeId n, uint32_t ordinal) {
     const Target* target = in_place(n);
     if (target == nullptr) return false;
@@ -351,8 +347,7 @@ class Reinplacer {
     const std::string& name = old_.target(n).name();
     const auto rank = static_cast<int64_t>(geometry.sizes.size());
     const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-    // as_strided is relative to the start of the storage, regardless of the base's offset; the others are relative to
-    // the base.
+    // as_strided is relative to the start of the storage; the others are relative to the base.
     if (name == "aten::as_strided_scatter") {
       const auto sizes = old_.ints(arguments[2]);
       const auto strides = old_.ints(arguments[3]);
@@ -413,8 +408,7 @@ class Reinplacer {
     const TargetId id = old_.node(n).target;
     const Target& target = old_.target(id);
     if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-    // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
-    // operator again.
+    // Functional calls (core/calls/functions.h) become the original in-place operator again.
     if (target.kind() != TargetKind::kFunction) return nullptr;
     if (!original_searched_[id.index]) {
       original_searched_[id.index] = true;
@@ -512,8 +506,7 @@ class Reinplacer::Build {
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
       old_.for_each_value(old_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
-      // the result read the operand.
+      // relu_ returns its operand as another value; _foreach_add_ returns nothing, so readers take the operand.
       const bool returned =
           std::ranges::find(facts.aliases, facts.written[w], &OperatorFacts::Alias::argument) != facts.aliases.end();
       size_t next = 0;
@@ -527,8 +520,7 @@ class Reinplacer::Build {
     finish(n, node, copies);
   }
 
-  // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is
-  // written in place, and later readers of the result read the base.
+  // slice_scatter(base, source) returns a new tensor with a part replaced. If possible, the base is written.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
     const Scatter& scatter = *scatter_of(old_.target(n));
     const TensorGeometry place = *decided_.region(n);

@@ -4,8 +4,7 @@
 // nodes. Recomputed products count as well, and do not share casts with the original ones.
 //
 // Operands: an operand of a backward product is the parameter, or the activation cast for the forward product, possibly
-// gathered again by collectives and views; the other operands are gradients. A product without exactly one gradient is
-// not converted.
+// gathered again by collectives and views; the other operands are gradients. Exactly one is required.
 //
 // The cast is saved for backward instead of the activation, if nothing else in backward reads the activation.
 //
@@ -64,8 +63,7 @@ class Float8Operands {
     ValueId scale;   // [1, 1] of float32
   };
 
-  // Returns the operand that `product`, which is not edited yet, reads as `value`: row-major for a left operand,
-  // column-major for a right one.
+  // Returns the operand that the unedited `product` reads as `value`: row-major on the left, column-major on the right.
   Operand left(NodeId product, ValueId value, const Part& part, bool is_parameter, c10::ScalarType dtype) {
     return of(product, value, part, is_parameter, dtype, true);
   }

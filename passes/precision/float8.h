@@ -2,8 +2,7 @@
 //
 //     const Float8Result done = float8_products(graph);     // done.products, done.left
 //
-// Each operand is scaled by its largest element, cast, and multiplied by aten::_scaled_mm, which returns the original
-// dtype:
+// Each operand is scaled by its largest element, cast, and multiplied by aten::_scaled_mm, in the original dtype:
 //
 //     %3 = aten::mm(self=%x, mat2=%w)
 //

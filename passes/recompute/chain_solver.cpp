@@ -48,8 +48,7 @@ int64_t backward_need(const ChainStage& stage, size_t option) {
 
 }  // namespace
 
-// Memory is rounded up to slots, costs up to units in which sums are exact in doubles. So a plan may need less than
-// estimated, never more.
+// Memory is rounded up to slots, costs up to units in which sums are exact in doubles.
 ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots)
     : stages_(stages.begin(), stages.end()), count_(stages.size()) {
   if (slots < 1 || bytes < 0) throw Error("the number of memory slots must be at least 1 and the bytes non-negative");
@@ -131,8 +130,7 @@ std::optional<ChainSchedule> ChainSolver::schedule(int64_t bytes) const {
   return trace(least);
 }
 
-// Returns one plan for each distinct cost, the largest memory first. The table has them all, so each plan only costs a
-// trace.
+// Returns one plan for each distinct cost, the largest memory first. Each costs only a trace of the table.
 std::vector<ChainSchedule> ChainSolver::curve() const {
   std::vector<ChainSchedule> plans;
   if (count_ == 0) return plans;

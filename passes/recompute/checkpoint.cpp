@@ -12,8 +12,7 @@
 //
 // Decisions (recompute_schedule.cpp). A backward node reads the copy if it differentiates a node of the segment and
 // reads a tensor whose storage was allocated there. All other readers, including other segments, read the original,
-// which lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
-// recomputed; the last product of a block usually is not.
+// which lives as long as they need it. Only nodes that such tensors depend on are recomputed.
 //
 //   writes              a storage is recomputed with all its writes, in order, if all of them are in the segment
 //   operands            values from outside must not have been written in between
@@ -23,8 +22,7 @@
 //   never recomputed    host reads, collectives unless requested, unknown targets, writes to storages from outside
 //   kept on request     counts as allocated outside the segment, but inside its enclosing segment
 //
-// A tensor that cannot be recomputed is kept as before. The report lists how many and why; the result is correct in any
-// case. After functionalize there are fewer such writes.
+// A tensor that cannot be recomputed is kept as before. The report lists how many and why.
 //
 // Offload. A tensor that is offloaded to CPU is copied after its last use in forward and copied back before its first
 // use in backward. All backward readers, including recomputed nodes, read the copy.
@@ -229,8 +227,7 @@ class Rewrite {
     regions_.wrap_regions(level);
   }
 
-  // Records, before any change, the storages that may be freed earlier: those that are recomputed, and those that only
-  // nodes of segments save.
+  // Records, before any change, the storages that may be freed earlier: recomputed, or saved by segments only.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;
@@ -238,9 +235,8 @@ class Rewrite {
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);
-    for (const size_t level : outermost) {
+    for (const size_t level : outermost)
       for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
-    }
     IdMap<StorageId, uint8_t> saved_outside;
     for (const NodeId n : graph_.nodes()) {
       if (dealt_with[n.index]) continue;

@@ -1,6 +1,5 @@
 // Models a training step as a chain of stages: the cuts in forward, the memory of each stage, and its recompute
-// options. The search for cuts is repeated without each tensor that is excluded; each attempt is linear in storages and
-// nodes.
+// options. The search for cuts is repeated without each tensor that is excluded; each attempt is linear.
 //
 // The solver's time grows with the options per stage, so at most options.max_options are kept: those close to the lower
 // convex hull of cost over bytes. The greedy searches are quadratic in the tensor groups, times a walk over the stage.
@@ -35,8 +34,7 @@ struct ForwardLife {
 
 namespace {
 
-// A stage with more nodes than this, and with more than this fraction of forward, is split by keeping its longest-lived
-// tensors.
+// A stage with more nodes than this, and with more than this fraction of forward, is split at its longest tensors.
 constexpr int32_t kLongStage = 24;
 constexpr int32_t kLongPart = 8;
 constexpr int kMaxKeptTensors = 64;
@@ -152,8 +150,7 @@ class ChainBuilder {
   void cut() {
     const int32_t length = count();
     const std::vector<int32_t> between = places_between_writes();
-    // A skip connection over half of the network leaves a stage without cuts. Keeping its tensor allows cuts inside, so
-    // cutting is repeated.
+    // A skip connection over half of the network leaves a stage without cuts. Keeping its tensor allows cuts inside.
     for (int set_aside = 0;; ++set_aside) {
       ends_.clear();
       // By position: the number of tensors with gradients that are produced at or before it and read after it.
@@ -238,8 +235,7 @@ class ChainBuilder {
     return {};
   }
 
-  // Merges the adjacent stages that keep least together until the desired number remains, since the solver's time is
-  // cubic in it.
+  // Merges the adjacent stages that keep least together until the desired number remains: the solver is cubic.
   void merge() {
     std::vector<int64_t> saved(ends_.size(), 0);
     std::vector<int64_t> saved_at(forward_.size(), 0);
@@ -312,8 +308,7 @@ class ChainBuilder {
     if (end < count()) add_stage(count(), true, "");
   }
 
-  // Keeps tensors that are read beyond the next stage, under every plan: dropping a stage would drop them while a later
-  // stage needs them.
+  // Keeps tensors that are read beyond the next stage, under every plan, since a later stage needs them.
   void keep_tensors_across_stages() {
     stage_of_.resize(forward_.size());
     for (size_t i = 0; i < ends_.size(); ++i) {
@@ -352,8 +347,7 @@ class ChainBuilder {
     return path.empty() ? fmt::format("stage {}", stage) : path.substr(4);
   }
 
-  // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage,
-  // as recompute_schedule.cpp selects nodes.
+  // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage.
   int64_t cost_of(size_t stage, const Storages& wanted, const Storages& kept) const {
     Storages needed;
     for (const StorageId s : wanted) {
@@ -450,8 +444,7 @@ class ChainBuilder {
     return groups;
   }
 
-  // Searches greedily from keeping all groups downwards, or from none upwards, one group per step, and records every
-  // set.
+  // Searches greedily from keeping all groups downwards, or from none upwards, one group per step; records all.
   void walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& outputs,
                      std::span<const Storages> groups, std::vector<KeepOption>& candidates) const {
     // Every set along the search is a candidate, not only the last.
@@ -480,8 +473,7 @@ class ChainBuilder {
         const Storages next = changed(kept, *left[i]);
         const auto difference = static_cast<double>(std::abs(cost_of(stage, saved, next) - cost));
         const auto bytes = static_cast<double>(std::max<int64_t>(1, bytes_of(*left[i])));
-        // Downwards, drop the group with the least cost per byte first; upwards, keep the one with the most cost per
-        // byte first.
+        // Downwards, drop the group with the least cost per byte; upwards, keep the one with the most.
         const double ratio = down ? bytes / (difference + 1) : (difference + 1) / bytes;
         if (i == 0 || ratio > best_ratio) best = i, best_ratio = ratio;
       }
@@ -555,8 +547,7 @@ class ChainBuilder {
     return front;
   }
 
-  // Finds options to keep part of what backward reads. Of the 2^n sets, two greedy searches find the relevant ones: one
-  // drops from all, one adds to none.
+  // Finds options to keep part of what backward reads. Two greedy searches drop from all or add to none.
   void find_options(size_t stage, const Storages& saved, const Storages& outputs, ChainStage& result,
                     CheckpointStage& part) const {
     const std::vector<Storages> groups = groups_of(stage, saved, outputs);
@@ -577,7 +568,6 @@ class ChainBuilder {
   }
 
   // Measures the resident memory at the start of each stage's backward, and its peak, from the lifetimes in the graph.
-  // Backward visits stages from last to first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);
@@ -663,8 +653,7 @@ CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId
 
 namespace {
 
-// By stage: whether it is recomputed. A stage that is dropped but keeps a part keeps it within the recompute, so
-// nothing of it is offloaded.
+// By stage: whether it is recomputed. A dropped stage keeps its part within the recompute: nothing is offloaded.
 std::vector<bool> dropped_by(const ChainSchedule& plan) {
   std::vector<bool> dropped(plan.option.size(), false);
   for (const ChainSegment& segment : plan.segments) {
@@ -675,8 +664,7 @@ std::vector<bool> dropped_by(const ChainSchedule& plan) {
 
 }  // namespace
 
-// Converts a plan to segments of nodes. A dropped range is one segment; a stage that keeps a part is a nested or
-// separate one.
+// Converts a plan to segments of nodes. A dropped range is one; a stage that keeps a part is nested or separate.
 std::vector<CheckpointSegment> CheckpointChain::segments(const ChainSchedule& plan) const {
   std::vector<CheckpointSegment> segments;
   for (const ChainSegment& dropped : plan.segments) {

@@ -164,8 +164,7 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
-// Converts stages that keep a part to stages that keep nothing, unless another segment covers them already. Returns the
-// segments that a forward graph can have.
+// Converts stages that keep a part to stages that keep nothing, unless another segment covers them already.
 std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
   std::set<std::pair<NodeId, NodeId>> known;
   std::erase_if(segments, [&](CheckpointSegment& segment) {

@@ -163,9 +163,7 @@ CheckpointPolicy square_root_segments() {
 
 void check_countable(const Graph& graph) {
   int64_t bytes = 0;
-  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
-  }
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
   if (bytes > kMaxSum) {
     throw Error(
         fmt::format("the total size of this graph's storages exceeds 2^58 bytes ({}), the limit for recompute plans; "
@@ -176,8 +174,7 @@ void check_countable(const Graph& graph) {
 
 namespace {
 
-// Sums allocations and frees along the program, without an allocator, so evaluating a plan costs one walk over its
-// copy.
+// Sums allocations and frees along the program, without an allocator: one walk over a plan's copy.
 template <class Counts>
 int64_t peak_of(const Graph& graph, Counts&& counts) {
   check_countable(graph);

@@ -127,8 +127,7 @@ RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::
 //
 // Emitted code and torch.fx call checkpoint() there, which recomputes the whole segment in backward, whereas in a graph
 // with its backward only the needed nodes are recomputed. So a segment is rejected if one of its nodes cannot be
-// recomputed (check_recompute()), and the report says why. Inputs of the segment are kept, and listed as saved by the
-// first node that reads them.
+// recomputed (check_recompute()), and the report says why. Inputs are listed as saved by their first reader.
 //
 // Linear in the graph times the depth of nesting.
 
@@ -366,9 +365,8 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 //     %3 = aten::mm(%x, %w) saved(%x, %w)         %9 = sg_autograd::backward(saved=[%x, %w], gradients=[%8]) | backward of n3
 //
 // A backward node reads what its forward node saved and the gradients of its results, and produces a gradient for each
-// operand that requires one. Gradients of views, and those that sums pass through, share memory, as in libtorch. A
-// second gradient of a tensor is added in place if the first is not used elsewhere. Storages are freed after their last
-// use.
+// operand that requires one. As in libtorch, gradients of views and sums share memory. A second gradient of a tensor is
+// added in place if the first is not used elsewhere. Storages are freed after their last use.
 //
 // Temporary memory of kernels is not included. Linear in the graph.
 namespace {

@@ -17,8 +17,7 @@ namespace shadowgraph {
 struct RecomputeCheck {
   std::string obstacle;  // "aten::add_: writes to a tensor from outside"; "" if there is none
   NodeId at;             // the node with the obstacle
-  // Storages from outside that are written here but affect nothing else computed here: running statistics, batch
-  // counts. The recomputation must write to copies of them.
+  // Storages from outside that are written here but affect nothing else computed here. Recompute must write to copies.
   std::unordered_set<StorageId> statistics;
 };
 

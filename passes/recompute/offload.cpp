@@ -154,8 +154,7 @@ void offload_to_cpu(Graph& graph, const OffloadPoints& points, StorageChanges& c
 // Selection: a tensor produced in forward and read in backward belongs to the module of its last use in forward.
 // offload_points() decides whether it can be offloaded. All of backward then reads the copy.
 //
-// Timing: the tensors of module i are copied out while module i + 1 runs, and copied back while the backward of i + 1
-// runs:
+// Timing: the tensors of module i are copied out while module i + 1 runs, and back while backward of i + 1 runs:
 //
 //     forward    i: kernels        i + 1: kernels       end of i + 1: device memory is freed
 //                                  copies of i

@@ -17,8 +17,7 @@
 
 namespace shadowgraph {
 
-// Running statistics change with every run of the operator, so the recompute must not update them. In training, batch
-// norm does not read them.
+// Recompute must not update running statistics again. In training, batch norm does not read them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
@@ -36,8 +35,7 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
-// One value must cover the whole storage, so that one copy each way suffices. Backward may only read it, and it must
-// not be visible outside.
+// One value must cover the whole storage. Backward may only read it, and it must not be visible outside.
 OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage) {
   OffloadPoints points;
   const NodeId born = graph.storage(storage).born;
@@ -82,8 +80,7 @@ OffloadPoints offload_points(const Graph& graph, const Effects& effects, Storage
   return same_dtype ? points : OffloadPoints{};
 }
 
-// Effects are computed once for all levels. Segments are given by regions or by ranges of nodes; if mixed, their
-// nesting would be ambiguous.
+// Segments are given by regions or by ranges of nodes; if mixed, their nesting would be ambiguous.
 RecomputeSchedule::RecomputeSchedule(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
@@ -140,8 +137,7 @@ int32_t RecomputeSchedule::level_with_copy(int32_t level, ValueId id) const {
   return home >= 0 && levels_[size_t(home)].recomputed_storages.contains(graph_.value(id).storage) ? home : -1;
 }
 
-// Only backward nodes that differentiate a node of a segment read the copy. All other readers keep the original, so the
-// result is correct whatever they are.
+// Only backward nodes that differentiate a node of a segment read the copy. Others keep the original.
 void RecomputeSchedule::collect_demands() {
   for (const NodeId n : graph_.nodes()) {
     const Node& node = graph_.node(n);
@@ -155,8 +151,7 @@ void RecomputeSchedule::collect_demands() {
   }
 }
 
-// Lists writers by storage and version, and numbers draws by generator: copies must draw the same numbers in the same
-// order.
+// Lists writers by storage and version, and numbers draws by generator: copies draw in the same order.
 void RecomputeSchedule::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -184,8 +179,7 @@ NodeId RecomputeSchedule::next_writer(StorageId storage, uint32_t version) const
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Returns whether a random node actually draws. Attention is tagged random but draws nothing with dropout_p = 0;
-// reading a generator's state does not change it.
+// Returns whether a random node actually draws. Attention draws nothing with dropout_p = 0.
 bool RecomputeSchedule::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
@@ -346,8 +340,7 @@ void RecomputeSchedule::assign_levels(std::span<const CheckpointSegment> segment
   SegmentTree(*this, segments).run();
 }
 
-// Segments given by nodes nest by their ranges. Of several that begin at the same node, the one that ends last is the
-// outermost.
+// Segments given by nodes nest by their ranges. At the same begin, the one that ends last is outermost.
 void RecomputeSchedule::assign_ranges(std::span<const CheckpointSegment> segments) {
   const ForwardNodes forward(graph_);
   std::unordered_map<NodeId, std::vector<int32_t>> begins;
@@ -447,8 +440,7 @@ class RecomputeSchedule::Decision {
     return found != storages_.end() && !found->second.kept;
   }
 
-  // Returns whether the contents that a node read are unchanged when they are needed again. end_ is the last node that
-  // may need something from this level.
+  // Returns whether the contents that a node read are unchanged when they are needed again.
   bool is_unchanged(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);
@@ -492,8 +484,7 @@ class RecomputeSchedule::Decision {
     });
   }
 
-  // Finds all nodes that cannot be recomputed. Obstacles propagate: such a node keeps its results, and kept tensors may
-  // block the nodes that wrote to them.
+  // Finds all nodes that cannot be recomputed. Obstacles propagate to writers of its results.
   void find_obstacles() {
     blocked_.reserve(level_.nodes.size() / 8);
     for (const NodeId n : level_.nodes) {
@@ -569,8 +560,7 @@ class RecomputeSchedule::Decision {
     }
   }
 
-  // Walks backwards from what is needed to all its dependences, so that only those are recomputed. If only the geometry
-  // of a node's results is read, its contents are not needed.
+  // Walks backwards from what is needed to its dependences. Results read for their geometry need no contents.
   void select() {
     std::unordered_set<ValueId> values;
     std::unordered_set<StorageId> contents;
@@ -600,8 +590,7 @@ class RecomputeSchedule::Decision {
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
   }
 
-  // Copies that draw must see the original generator state. Consecutive draws share one saved state, since restoring it
-  // costs a copy of 5 KB.
+  // Copies that draw must see the original generator state; consecutive ones share a saved state (5 KB).
   void find_random_runs() {
     std::unordered_map<StorageId, uint32_t> last_draw;
     std::unordered_map<StorageId, size_t> run_of;
@@ -627,8 +616,7 @@ class RecomputeSchedule::Decision {
     return found == effects_.generators().end() ? c10::Device(c10::DeviceType::CPU) : found->device;
   }
 
-  // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it
-  // before this one.
+  // An operand may be allocated in an outer segment that drops it as well. That level must recompute it first.
   void add_outer_demands() {
     for (const NodeId n : level_.recomputed) {
       graph_.for_each_input(n, [&](ValueId v) {

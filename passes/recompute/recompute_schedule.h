@@ -95,8 +95,7 @@ class RecomputeSchedule {
   int64_t kept_ = 0;
 };
 
-// Returns the positions of arguments that this node writes without affecting its results: a batch norm's running
-// statistics in training. The recomputed node omits them.
+// Returns the positions of arguments that this node writes without affecting its results: a batch norm's statistics.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
 
 // The points at which a storage allocated in forward is copied to CPU and back for backward.

@@ -117,11 +117,9 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   }
 }
 
-// `final` returns the storage with an old storage's final contents, which for a rewritten in-place chain differs from
-// the initial one.
+// `final` returns the storage with an old storage's final contents, which an in-place chain changes.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
-  // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
-  // so their ids are in program order.
+  // New storages are freed after their last use, the others where the old graph freed them. Node ids are in order.
   std::vector<NodeId> free_point = last_uses(new_);
   std::vector<bool> never(free_point.size());
   for (uint32_t i = 0; i < old_.storage_count(); ++i) {
@@ -255,8 +253,7 @@ ValueId NodeEmitter::call(const std::string& name, std::initializer_list<Argumen
   return add_result(node, geometry, storage.valid() ? storage : add_storage(node, geometry));
 }
 
-// Runs the call on fake tensors with the operands' geometry and records the geometry of its results; the fakes are
-// destroyed.
+// Runs the call on fake tensors with the operands' geometry and records the geometry of its results.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   if (!mode_) mode_ = std::make_unique<FakeTensorMode>(with_all_devices());
   // Graphs record calls below autograd; above it the call might be decomposed.

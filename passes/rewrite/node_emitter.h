@@ -57,8 +57,7 @@ class GraphRebuild {
 // Appends nodes to the new graph. Internal to passes that rebuild a graph.
 //
 // New nodes inherit the region, phase, flags and source line of the old node that they replace. Views are given their
-// geometry; the results of other calls are found by running the operator on fake tensors, cached by target, operand
-// geometry and arguments.
+// geometry; the results of other calls are found by running the operator on fake tensors, and cached.
 class NodeEmitter {
  public:
   // Both must outlive this object.

@@ -3,8 +3,7 @@
 // Finds all matches of a rule first; they do not overlap. Then, match by match, inserts the replacement's calls at the
 // position found for them: after the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on fake
 // tensors of its operands, which determines its results' geometry. If everything fits, the uses of the returned values
-// move to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier
-// replacement replaced is looked up under its new id.
+// move to the new ones and the matched nodes are erased; otherwise the new nodes are.
 //
 // Replacements after the last node of their matches do not conflict with others. Those elsewhere are only made if their
 // neighbors are unchanged since the position was found; otherwise they are matched again in the next round.
@@ -30,8 +29,7 @@
 namespace shadowgraph {
 namespace {
 
-// Checks a rule before the first match is rewritten. A replacement may only read values that exist and are not erased,
-// and its calls must be complete.
+// Checks a rule first. A replacement may only read values that exist and are not erased, by complete calls.
 void check_rule(const RewriteRule& rule) {
   const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
   if (rule.pattern.calls.empty()) fail("the pattern has no call");
@@ -43,9 +41,6 @@ void check_rule(const RewriteRule& rule) {
     if (rule.pattern.maker[v] < 0)
       fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not define");
   }
-  const auto known = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (size_t i = 0; i < rule.replacement.value_names.size(); ++i) {
     const std::string& name = rule.replacement.value_names[i];
     const auto found = std::find(rule.pattern.value_names.begin(), rule.pattern.value_names.end(), name);
@@ -58,7 +53,7 @@ void check_rule(const RewriteRule& rule) {
     }
   }
   for (const std::string& name : rule.replacement.argument_names) {
-    if (!known(rule.pattern.argument_names, name)) {
+    if (std::ranges::find(rule.pattern.argument_names, name) == rule.pattern.argument_names.end()) {
       fail("the replacement has " + name + ", which is not in the pattern");
     }
   }
@@ -126,15 +121,6 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
   return rules;
 }
 
-namespace {
-
-// A match that is not replaced, and the reason.
-struct Refusal {
-  std::string why;
-};
-
-}  // namespace
-
 class Rewriter {
  public:
   Rewriter(Graph& graph, const RewriteRule& rule) : graph_(graph), rule_(rule), calls_(graph) {}
@@ -199,10 +185,6 @@ class Rewriter {
     try {
       exchange(match, result);
       return true;
-    } catch (const Refusal& refusal) {
-      why = refusal.why;
-    } catch (const GraphError& error) {
-      why = error.what();
     } catch (const c10::Error& error) {
       why = error.what_without_backtrace();
     } catch (const Error& error) {
@@ -248,9 +230,7 @@ class Rewriter {
   void save_frees(const Match& match) {
     frees_.clear();
     const auto remember = [&](NodeId n) {
-      if (n.valid() && !graph_.is_erased(n)) {
-        frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
-      }
+      if (n.valid() && !graph_.is_erased(n)) frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
     };
     remember(match.last);
     const auto save_frees_of = [&](const Argument& a) {
@@ -347,9 +327,7 @@ class Rewriter {
     }
   }
 
-  // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
-  // positions, so that the position found for the match is valid. Nodes inserted elsewhere replace others that were not
-  // among them.
+  // Returns whether the match, the nodes that must move down and all of their dependences and users have not moved.
   bool is_still_valid(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {
@@ -408,12 +386,12 @@ class Rewriter {
       if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
       ++flat;
     });
-    if (flat < call.results.size()) throw Refusal{call.target + " returns fewer results than the replacement names"};
+    if (flat < call.results.size()) throw Error(call.target + " returns fewer results than the replacement names");
   }
 
   Argument result_of(const c10::IValue& value, NodeId node) {
     return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-      if (!is_fake(tensor)) throw Refusal{"the replacement creates a real tensor"};
+      if (!is_fake(tensor)) throw Error("the replacement creates a real tensor");
       const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
       if (added) {
         storage->second = graph_.add_storage(storage_of(tensor, node));
@@ -439,8 +417,8 @@ class Rewriter {
     if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
         (a.kind == ValueKind::kTensor && !(std::ranges::equal(graph_.sizes(old_value), graph_.sizes(new_value)) &&
                                            std::ranges::equal(graph_.strides(old_value), graph_.strides(new_value))))) {
-      throw Refusal{fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
-                                type_text(graph_, new_value), type_text(graph_, old_value))};
+      throw Error(fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
+                              type_text(graph_, new_value), type_text(graph_, old_value)));
     }
   }
 

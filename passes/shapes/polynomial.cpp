@@ -1,6 +1,5 @@
 // Fits polynomials with rational coefficients to samples, exactly. Sizes of programs are polynomials in the batch size
-// and the sequence length: 3*batch*seq^2, batch*(seq+1)/2. Floating point would give approximate coefficients, but
-// sizes must be exact.
+// and the sequence length: 3*batch*seq^2, batch*(seq+1)/2. Floating point would be approximate.
 //
 // A fit has fewer terms than samples, so that at least one sample confirms the others. Matrices are inverted once for
 // all numbers of a graph; each number then costs a product with each basis that is tried, small ones first.
@@ -40,14 +39,12 @@ bool comes_first(const Exponents& a, const Exponents& b) {
 
 Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   Wide product = 1;
-  for (size_t i = 0; i < at.size(); ++i) {
+  for (size_t i = 0; i < at.size(); ++i)
     for (int power = 0; power < exponents[i]; ++power) product *= at[i];
-  }
   return product;
 }
 
-// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Fits use small integers, which this
-// converts back to sizes.
+// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Converts fits back to sizes.
 void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& exponents, std::span<const int64_t> origin,
                  std::span<const int64_t> step) {
   Expanded product{{Exponents{}, coefficient}};
@@ -116,8 +113,7 @@ std::string Polynomial::to_text(std::span<const std::string> names) const {
   return (terms_.size() > 1 ? "(" + text + ")" : text) + "/" + std::to_string(denominator_);
 }
 
-// Monomials whose values at some of the points are independent, and the inverse of the matrix of those values, which is
-// shared by all numbers of a graph.
+// Monomials whose values at some of the points are independent, and the inverse of the matrix of those values.
 struct PolynomialFit::Basis {
   std::vector<Exponents> monomials;
   std::vector<size_t> chosen;               // as many points as monomials
@@ -127,8 +123,7 @@ struct PolynomialFit::Basis {
 
 namespace {
 
-// Selects independent rows of `matrix` (points by monomials) and inverts them. Returns no rows if the columns are
-// dependent.
+// Selects independent rows of `matrix` (points by monomials) and inverts them. No rows if columns are dependent.
 std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std::vector<std::vector<Wide>>& matrix,
                                                                        size_t columns) {
   std::vector<size_t> chosen;
@@ -193,9 +188,8 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
   }
   // Points are shifted and divided by their common step, to keep powers small: 64, 128, 192 become 0, 1, 2.
   std::vector<std::vector<int64_t>> small = points_;
-  for (auto& point : small) {
+  for (auto& point : small)
     for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
-  }
 
   // All monomials up to a maximum power of each variable, for every combination of maxima.
   std::vector<Exponents> boxes{{}};
@@ -239,8 +233,7 @@ PolynomialFit::~PolynomialFit() = default;
 PolynomialFit::PolynomialFit(PolynomialFit&&) noexcept = default;
 PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
 
-// Solves at the chosen points and checks all points; the remaining points confirm the fit. Bases are sorted by size, so
-// the first fit has the fewest terms.
+// Solves at the chosen points and checks all points. The first fit has the fewest terms.
 std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
   if (values.size() != points_.size()) throw Error("the number of values must equal the number of samples");
   for (const auto& basis : bases_) {
@@ -248,9 +241,7 @@ std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) con
       const size_t count = basis->monomials.size();
       std::vector<Ratio> coefficients(count);
       for (size_t i = 0; i < count; ++i) {
-        for (size_t j = 0; j < count; ++j) {
-          coefficients[i] += basis->inverse[i][j] * Wide(values[basis->chosen[j]]);
-        }
+        for (size_t j = 0; j < count; ++j) coefficients[i] += basis->inverse[i][j] * Wide(values[basis->chosen[j]]);
       }
       const bool fits = std::ranges::all_of(std::views::iota(size_t{0}, points_.size()), [&](size_t point) {
         Ratio sum;
@@ -264,9 +255,7 @@ std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) con
       }
       // A common denominator for all terms keeps evaluation in integers.
       Wide denominator = 1;
-      for (const auto& [exponents, ratio] : expanded) {
-        denominator = lcm(denominator, ratio.denominator());
-      }
+      for (const auto& [exponents, ratio] : expanded) denominator = lcm(denominator, ratio.denominator());
       std::vector<Polynomial::Term> terms;
       for (const auto& [exponents, ratio] : expanded) {
         const Wide coefficient = ratio.numerator() * (denominator / ratio.denominator());

@@ -1,6 +1,5 @@
 // Propagates shapes: runs every node again on the new fake tensors of its operands. The graph is only changed at the
-// end, so a failed run leaves it unchanged. Meanwhile the structure of results and their storages are compared with the
-// record.
+// end, so a failed run leaves it unchanged. Meanwhile results and storages are compared with the record.
 //
 // Baked-in sizes. A graph does not record where a number in an argument came from, so baked-in sizes are guessed by
 // value and argument name. The guesses are only used for messages and reports.
@@ -435,8 +434,7 @@ class ShapeRun {
     id_of_[impl] = id;
   }
 
-  // Returns the recorded storage while aliasing is unchanged. All tensors are alive, so an address identifies a
-  // storage.
+  // The recorded storage while aliasing is unchanged. All tensors are alive: addresses identify storages.
   StorageId storage_for(ValueId id, c10::StorageImpl* impl) {
     const StorageId recorded = graph_.value(id).storage;
     if (storage_of_[recorded.index] == impl) return recorded;

@@ -319,8 +319,7 @@ std::string words(const NamedSizes& sizes) {
       line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
 }
 
-// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers that do not fit an int64, or have leading
-// zeros, are treated as text, so that they round-trip.
+// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Others, and leading zeros, are text.
 void split_numbers(const std::string& text, std::vector<std::string>& pieces, std::vector<int64_t>& numbers) {
   pieces.assign(1, "");
   for (size_t i = 0; i < text.size();) {
@@ -339,8 +338,7 @@ void split_numbers(const std::string& text, std::vector<std::string>& pieces, st
   }
 }
 
-// Returns the integers that these values, or their inverses, represent. A mean over n elements has the argument 1/n.
-// The inverse must round-trip to the same bits.
+// Returns the integers that these values, or their inverses, represent. Inverses must round-trip (1/n in a mean).
 std::optional<std::vector<int64_t>> as_integers(std::span<const double> reals, bool inverse) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   std::vector<int64_t> integers;
@@ -615,8 +613,7 @@ SymbolicGraph::~SymbolicGraph() = default;
 SymbolicGraph::SymbolicGraph(SymbolicGraph&&) noexcept = default;
 SymbolicGraph& SymbolicGraph::operator=(SymbolicGraph&&) noexcept = default;
 
-// Returns why a size is not supported. Sizes below the smallest captured one may take other paths; sizes between the
-// steps may be rounded.
+// Returns why a size is not supported. Smaller sizes may take other paths; those between the steps may be rounded.
 std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const {
   for (const auto& [name, size] : sizes) {
     if (std::ranges::none_of(dimensions_, [&](const Dimension& d) { return d.name == name; })) {

@@ -141,8 +141,7 @@ bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form)
 
 }  // namespace
 
-// canonicalize: one form for equivalent views, copies and arguments, by local rules that do not change any bit of any
-// result.
+// canonicalize: one form for equivalent views, copies and arguments, by local rules that change no bit.
 //
 //     same-view    %b has the storage and the geometry of an earlier %a          uses of %b become uses of %a
 //                  t(t(x)), view(x, its own sizes), detach, alias, contiguous of a contiguous tensor, permute and back
@@ -153,8 +152,7 @@ bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form)
 //     arguments    dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
 //     dead-view    an unused view                                                erased
 //
-// x + 0.0 is not an exact copy: it turns -0.0 into 0.0. x * 1.0 is exact except for signalling NaNs, which become
-// quiet.
+// x + 0.0 is not an exact copy: it turns -0.0 into 0.0. x * 1.0 is exact except for signalling NaNs (made quiet).
 //
 // The same computation then has the same text, whatever the program called, which helps CSE, fusion and the search for
 // repeats. Captures of training steps contain hundreds of detach and t.
@@ -206,8 +204,7 @@ class Canonicalizer {
     identity_ = Identity::of(graph, effects_, to_erase_);
   }
 
-  // One walk: a node's operands are already in canonical form when it is visited, so chains of any length are shortened
-  // link by link.
+  // One walk: operands are already canonical, so chains of any length are shortened link by link.
   CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
       if (to_erase_[n.index]) continue;
@@ -259,8 +256,7 @@ class Canonicalizer {
            !identity_.has_lazy_views(value.storage) && !identity_.object_changes(v);
   }
 
-  // Nodes are only marked here and erased together at the end, since erasing each separately would search for other
-  // nodes that take over its frees.
+  // Nodes are only marked here and erased together at the end: separately, each would search for a node for its frees.
   void replace(NodeId n, ValueId of, ValueId with) {
     graph_.replace_all_uses_with(of, with);
     if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
@@ -366,8 +362,7 @@ class Canonicalizer {
     return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
   }
 
-  // Returns whether the result is bitwise equal to the first argument. x + 0.0 turns -0.0 into 0.0, so adding 0 is a
-  // copy only for integers, but x - 0 always is.
+  // Returns whether the result is bitwise equal to the first argument. Adding 0 is only for integers, x - 0 always.
   bool is_exact_copy(NodeId n) {
     const auto arguments = graph_.arguments(n);
     const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };
@@ -407,8 +402,7 @@ class Canonicalizer {
     ++done_.exact_copies;
   }
 
-  // Unused views cost nothing but block rules: a dead view of another dtype prevents changes to its storage. From the
-  // end, so that chains of dead views are removed at once.
+  // Unused views block rules: one of another dtype prevents changes to its storage. From the end, for chains.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
       if (to_erase_[n.index] || !is_pure_call(n)) continue;

@@ -177,8 +177,7 @@ class Folding {
     known_nodes_[n.index] = true;
   }
 
-  // Backwards: a constant node that only constant nodes use is erased; one that others need is replaced by constants,
-  // or kept if it is a view.
+  // Backwards: erases a constant node that only constant nodes use; replaces others by constants, or keeps a view.
   void replace() {
     std::vector<NodeId> wanted;
     for (NodeId n : graph_.nodes_reversed()) {

@@ -12,17 +12,14 @@
 // Views are equal whatever was written in between: they refer to the same elements of the same storage.
 //
 // Never merged: random numbers, host reads and unknown operators; tensors that are written or whose object changes (t_,
-// set_), since the other would change with it; two tensors that are both visible outside, since the caller may write to
-// one of them.
+// set_), since the other would change with it; two tensors that are both visible to the caller, who may write one.
 //
 // Phases. A backward node could reuse a forward result, at the cost of keeping it until then. That would undo
-// activation checkpointing. So tensors are merged only within a phase (unless phases=merge); views cost nothing and are
-// merged across phases.
+// activation checkpointing. So only views, which cost nothing, are merged across phases (unless phases=merge).
 //
 // Tensors saved for backward by an erased node are saved by the remaining one, once.
 //
-// Grad and autocast modes are not compared, since graphs are recorded below both, and results with different
-// requires_grad are not equal. Inference mode is compared.
+// Grad and autocast modes are not compared, since graphs are recorded below both. Inference mode is compared.
 //
 // One lookup per node, about 0.4 us. torch.fx has CSE for graphs without effects.
 #include "ir/analysis/identity.h"

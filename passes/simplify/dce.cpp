@@ -1,8 +1,7 @@
 // dce: dead code elimination.
 //
 // Walks backwards with one bit per storage: whether its contents at this point are read later. A node is kept if a
-// result of it is used, if it has a side effect, or if it writes or allocates a storage that is read later. Everything
-// else is erased.
+// result of it is used, if it has a side effect, or if it writes or allocates a storage that is read later.
 //
 //     %1 = aten::empty(...)                    @s1
 //     %2 = aten::add_.Tensor(self=%1, ...)     @s1    erased: s1 is not read afterwards
@@ -13,8 +12,7 @@
 // kept forever, and a write through a view, whose result is unused, would be removed although the base is read.
 //
 // A storage is read later if it belongs to an operand of a kept node, of sg::output or sg::gradient, or if the user
-// still has it when the graph ends: parameters, buffers, inputs, constants, and gradients and optimizer state that were
-// not freed.
+// still has it when the graph ends: parameters, buffers, inputs, constants, gradients and optimizer state not freed.
 //
 // Always kept: parameters, buffers and inputs, host reads, collectives, unknown operators, operators without results,
 // and random operators unless random=drop. A graph that restores a random state (docs/checkpoints.md) always keeps
@@ -99,8 +97,7 @@ class DeadCode {
   std::vector<bool> needed_storages_;
 };
 
-// Returns whether random numbers are drawn twice from one state. Dropping a draw in only one of the places would shift
-// the later ones there.
+// Returns whether random numbers are drawn twice from one state. Dropping only one draw would shift later ones.
 bool replays_random_state(const Graph& graph) {
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
     const std::string& name = graph.target(TargetId(i)).name();
@@ -131,8 +128,7 @@ PassResult DceResult::summary() const { return {.changed = erased != 0, .counter
 //
 // A write overwrites a storage if its operator overwrites its operand (zero_, copy_, normal_: ir/operators/) and the
 // value covers its storage. Never changed: writes to storages that are visible outside and not overwritten, random
-// fills, and results with another geometry than their operand. Nodes that become dead (the empty of a clone) are left
-// to dce.
+// fills, and results with another geometry than their operand. Dead nodes are left to dce.
 //
 // Gradients are allocated as zeros and accumulated into, workspaces are cleared before they are filled, functionalized
 // programs copy into new buffers. Each costs a write of the whole tensor and a kernel launch.
@@ -150,9 +146,7 @@ class DeadStorage {
         to_erase_(graph.node_capacity(), false),
         kinds_(graph.target_count(), kNotComputed),
         covered_(graph.storage_count(), 0) {
-    for (NodeId n : graph.nodes()) {
-      graph.for_each_output(n, [&](ValueId v) { cover(v); });
-    }
+    for (NodeId n : graph.nodes()) graph.for_each_output(n, [&](ValueId v) { cover(v); });
   }
 
   DeadStorageResult run() {

@@ -1,8 +1,6 @@
-// collapse: replaces the nodes of each module call, or composite operator call, by one node: the graph at the level of
-// torch.fx.
+// collapse: replaces the nodes of each module call, or composite operator call, by one node, as in torch.fx.
 //
-// The nodes of one region and phase become one call of a function. Its schema declares inputs, outputs, writes and
-// aliases:
+// The nodes of one region and phase become one call of a function. Its schema declares operands, writes and aliases:
 //
 //     n3: %3 = aten::t(self=%0) | r2                     function module::fc1(Tensor x, Tensor weight, Tensor bias) -> Tensor
 //     n4: %4 = aten::addmm(%1, %2, %3) | r2       ->     n3: %3 = module::fc1(x=%2, weight=%0, bias=%1) note("module"="fc1")
@@ -10,8 +8,7 @@
 // level=module selects the module whose path has `depth` names ("layers.0" has 2), or the last one above it without
 // child modules. Operators of a module outside its children are kept, as in torch.fx. Optimizer nodes of a parameter
 // belong to the module of that depth that owns it. level=composite selects the outermost operator called by the user
-// (aten::linear). The report is the graph as printed by torch.fx (shadowgraph/passes/structure.h); pictures and tables
-// then show that level, too.
+// (aten::linear). The report is the graph as printed by torch.fx (shadowgraph/passes/structure.h).
 //
 // Preserves values and storages that cross the boundary, phases, and the order of effects. Drops the nodes inside,
 // their saved tensors, and storages local to them. The backward nodes of a module become one call of
@@ -104,9 +101,7 @@ class Collapse {
       return keys[from.index] != kNone && keys[from.index] != keys[to.index] ? 1 : 0;
     };
     for (NodeId n : graph_.nodes()) {
-      for (NodeId b : dependences.before(n)) {
-        stage[n.index] = std::max(stage[n.index], stage[b.index] + step(b, n));
-      }
+      for (NodeId b : dependences.before(n)) stage[n.index] = std::max(stage[n.index], stage[b.index] + step(b, n));
     }
     take_latest_stages(keys, dependences, stage);
 

@@ -5,8 +5,7 @@
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// Equality of blocks is defined in ir/analysis/structural_hash.h, and also used to fold layers in pictures and
-// summaries.
+// Equality of blocks is defined in ir/analysis/structural_hash.h, also used for pictures and summaries.
 //
 // Each node has a color, BlockHashes::of_node. Where a block of p nodes repeats, each color equals the one p places
 // later, for at least p nodes. So the search is for distances p, in four steps:
@@ -200,8 +199,7 @@ class Repeats {
     }
   }
 
-  // Returns the shift of the first cut, without losing a block, at which the modules before and after have least in
-  // common.
+  // Returns the shift of the first cut, without losing a block, where the modules around have least in common.
   uint32_t rotation(const Stretch& stretch) const {
     constexpr uint32_t kMaxCutsChecked = 4;
     const uint32_t blocks = stretch.length / stretch.period;

@@ -106,7 +106,7 @@ class Fusion {
       const bool joins =
           pointwise && fusible && parent_[from.index] != kNoGroup && graph_.node(from).phase == graph_.node(n).phase;
       if (joins) candidates_.push_back(from);
-      stage = std::max(stage, stage_of(from) + !joins);
+      stage = std::max(stage, stage_[from.index] + !joins);
     };
     graph_.for_each_input(n, [&](ValueId v) {
       edge(graph_.value(v).producer,
@@ -130,13 +130,11 @@ class Fusion {
     if (pointwise) {
       parent_[n.index] = n.index;
       for (const NodeId other : candidates_) {
-        if (stage_of(other) == stage) join(other.index, n.index);
+        if (stage_[other.index] == stage) join(other.index, n.index);
       }
     }
     touch(n, pointwise, result);
   }
-
-  uint32_t stage_of(NodeId n) const { return stage_[n.index]; }
 
   // Requires the same stage, so that no path leads out of one group and into the other.
   void join(uint32_t a, uint32_t b) {
@@ -216,9 +214,7 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
 
   std::vector<std::vector<NodeId>> by_root;
   std::vector<uint32_t> place(graph.node_capacity(), kNoGroup);
-  std::vector<NodeId> in_order;
   for (NodeId n : graph.nodes()) {
-    in_order.push_back(n);
     const uint32_t root = fusion.group_of(n);
     if (root == kNoGroup) continue;
     if (place[root] == kNoGroup) {
@@ -237,7 +233,7 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
   }
   count_bytes(graph, group_of, groups);
 
-  for (NodeId n : in_order) {
+  for (NodeId n : graph.nodes()) {
     const std::string note = group_of[n.index] == kNoGroup ? std::string() : fmt::format("g{}", group_of[n.index]);
     if (graph.note(n, "fuse") != note) {
       graph.set_note(n, "fuse", note);

@@ -62,8 +62,7 @@ class FxPrinter {
     return copy == 0 ? name : fmt::format("{}_{}", name, copy);
   }
 
-  // Prints a node as one line, and an operator.getitem line for each used result if there are several, as torch.fx
-  // does.
+  // Prints a node as one line, and an operator.getitem line for each used result if there are several.
   std::string line(NodeId n) {
     const TargetId target = graph_.node(n).target;
     const Target& t = graph_.target(target);
@@ -112,8 +111,7 @@ class FxPrinter {
     return text;
   }
 
-  // Prints arguments as torch.fx records them: positional ones up to the last non-default, keyword-only ones by name,
-  // without generators.
+  // Prints arguments as torch.fx does: positional up to the last non-default, keyword-only by name, no generators.
   std::string arguments(NodeId n) {
     const auto& formals = graph_.target(n).signature().arguments;
     const auto actual = graph_.arguments(n);

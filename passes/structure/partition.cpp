@@ -12,8 +12,7 @@
 // and the unsupported nodes between.
 //
 // merge=linked: supported nodes of one stage that are connected by edges form a part (Boost's disjoint sets). Before
-// that, from the end, a supported node moves up to the stage of its supported users if all its users allow that, so it
-// is grouped with its consumers if it cannot be with its producers.
+// that, from the end, a supported node moves up to the stage of its supported users if all its users allow that.
 //
 // One or two walks over the dependences, about 0.5 us per node including the dependences.
 #include <boost/pending/disjoint_sets.hpp>

@@ -152,7 +152,6 @@ LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
   return reached;
 }
 
-// Returns the ranks of a group, sorted.
 std::vector<int64_t> ranks_of(const ProcessGroupInfo& group) {
   std::vector<int64_t> ranks = group.ranks;
   if (ranks.empty()) {
@@ -250,9 +249,7 @@ class Span {
   struct Used {
     int64_t hops = 0;  // between blocks, in a ring through all
     int64_t fan = 0;   // maximum number of blocks of the level below in a block
-    double latency = 0;
-    double bandwidth = 0;
-    double direct = 0;
+    double latency = 0, bandwidth = 0, direct = 0;
     int64_t processes = 1;  // in a block of the level below: links that leave the block
     bool chain = false;     // the tree is a chain inside the block
   };
@@ -290,7 +287,6 @@ const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& gr
   return table == by_size->second.end() || table->second.empty() ? nullptr : &table->second;
 }
 
-// Returns the cost of a transfer between this process and its peer.
 CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const Interconnect& links, int64_t peer) {
   if (peer < 0) peer = (group.rank + 1) % group.size;
   const auto rank_of = [&](int64_t place) {
@@ -361,9 +357,7 @@ json to_json(const Interconnect& links) {
     json& entry = object["axes"][axis] = json::object();
     if (own.latency) entry["latency"] = *own.latency;
     if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
-    for (const auto& [kind, table] : own.tables) {
-      entry["tables"][std::string(to_string(kind))] = to_json(table);
-    }
+    for (const auto& [kind, table] : own.tables) entry["tables"][std::string(to_string(kind))] = to_json(table);
   }
   for (const auto& [kind, by_size] : links.tables) {
     json& entry = object["tables"][std::string(to_string(kind))] = json::object();

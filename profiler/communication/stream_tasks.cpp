@@ -223,8 +223,7 @@ class StreamSchedule::Run {
   }
 
   // Attributes the idle time since the device's last kernel. Time until the host has issued the waiting task counts as
-  // host time, even if there were other delays. The rest is attributed by following the chain of tasks that delayed the
-  // waiting task.
+  // host time, even if there were other delays; the rest is attributed by the chain of tasks that delayed the waiter.
   void explain(uint32_t number, double now, uint32_t waiter) {
     const Device& device = devices_[number];
     double& for_host = s_.devices_[number].waits_for_host;

@@ -218,7 +218,6 @@ class LastWrites {
 //
 //     gathered           1 2 3           scattered            1 2 3
 //     product          0 1 2 3           product            1 2 3 0
-
 struct StreamTaskOptions {
   uint32_t device = 0;  // runs the tasks
   // Time of a collective in seconds; if empty, its estimated cost.

@@ -1,5 +1,4 @@
 // Work of elementwise operators. Each rule is a pure function of the call's shapes and of the row's work per element.
-// Internal to elementwise_table.cpp.
 #include "profiler/cost/elementwise_table.h"
 
 #include <algorithm>
@@ -36,7 +35,6 @@ MaybeWork per_argument(const OperandShapes& call, Work each) {
   return scaled(element_count(call.argument(kArgument)), each);
 }
 
-// Counts the elements of a matrix's diagonal.
 inline MaybeWork diagonal(const OperandShapes& call, Work each) {
   const Shape matrix = call.shape(0);
   if (matrix.size() != 2) return std::nullopt;
@@ -80,8 +78,7 @@ MaybeWork norm(const OperandShapes& call, Work each) {
   if (!call.argument(kWeight).present()) each.flops -= 1;
   return scaled(element_count(call.argument(kInput)), each);
 }
-// Counts batch norm: 5 operations an element if it computes statistics, 2 if it uses the running ones; one less without
-// weight.
+// Counts batch norm: 5 operations an element if it computes statistics, 2 with running ones; one less without weight.
 template <size_t kTraining>
 MaybeWork batch_norm(const OperandShapes& call, Work each) {
   if (!call.flag(kTraining, true)) each.flops = 2;
@@ -282,8 +279,7 @@ MaybeWork mkldnn_rnn(const OperandShapes& call, Work each) {
   if (input.empty()) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));
   const Work unit = recurrent_unit(call.number(kMode, 2));
-  const int64_t units = product_of({each.flops, tokens, call.integer(kMode + 1, 0)});
-  return scaled(units, unit);
+  return scaled(product_of({each.flops, tokens, call.integer(kMode + 1, 0)}), unit);
 }
 // _cudnn_rnn(input, weight[], ..., mode, hidden_size, proj_size, num_layers, ..., bidirectional 7 after mode)
 template <size_t kMode>
@@ -333,7 +329,6 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, sorting_all, kOne, "isin.Scalar_Tensor isin"},
     {kByName, per_argument<0>, kOne, "isin.Tensor_Scalar"},
 
-    // ---- Pointwise, transcendental
     {K::kPointwise, per_result, kTranscendental, R"(
         exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh erf erfc erfinv
         lgamma digamma)"},
@@ -388,7 +383,6 @@ constexpr ElementwiseRow kRows[] = {
     {K::kReduction, per_argument<1>, kOne, "nll_loss_forward nll_loss2d_forward"},
     {K::kScatter, per_argument<2>, kOne, "nll_loss_backward nll_loss2d_backward"},
 
-    // ---- Norms
     {kByName, norm<0, 2>, {5, 0}, "native_layer_norm cudnn_batch_norm_backward miopen_batch_norm_backward"},
     {kByName, norm<1, 5>, {5, 0}, "native_layer_norm_backward"},
     {kByName, norm<1, 4>, {5, 0}, "native_group_norm_backward _fused_rms_norm_backward"},
@@ -408,7 +402,6 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_argument<0>, {3, 0}, "_weight_norm_interface renorm"},
     {kByName, per_argument<0>, {6, 0}, "_weight_norm_interface_backward"},
 
-    // ---- Reductions
     {K::kReduction, per_argument<0>, kOne, R"(
         sum mean prod amax amin max min argmax argmin any all count_nonzero _is_all_true _is_any_true hash_tensor
         segment_reduce cumsum cumprod cummax cummin _cummax_helper _cummin_helper)"},
@@ -509,7 +502,6 @@ constexpr ElementwiseRow kRows[] = {
     // With given offsets: 2, a dot product.
     {K::kGather, bags<0, 2, 3>, kOne, "_embedding_bag_per_sample_weights_backward"},
 
-    // ---- Copies
     {K::kCopy, nothing, kFree, R"(
         copy clone _to_copy _copy_from _reshape_copy _lazy_clone lift lift_fresh_copy _unsafe_view unsafe_split
         unsafe_split_with_sizes cat stack _stack _chunk_cat block_diag repeat repeat_interleave flip roll rot90

@@ -13,9 +13,6 @@
 // uninitialized memory, a matrix product without a fused operation (flop_table.h). It does one operation per element of
 // the result if PyTorch tags it pointwise. Otherwise it is uncovered. In-place, out and foreach variants use the row of
 // the functional operator: aten::add_, aten::add.out and aten::_foreach_add_ are aten::add.
-//
-// Adding an operator: its name in a row of elementwise_table.cpp, one test in
-// tests/profiler/elementwise_table_test.cpp.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +49,6 @@ std::span<const ElementwiseRow> elementwise_table();
 // Returns the row for "aten::add.Tensor", "aten::add_", "aten::_foreach_add_.List", ...; nullptr without one.
 const ElementwiseRow* find_elementwise_row(std::string_view operator_name);
 
-// The source of an operator's elementwise work.
 enum class ElementwiseCoverage : uint8_t {
   kRow,           // a row of the table
   kFree,          // no work, as implied by other tables

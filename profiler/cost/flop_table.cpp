@@ -146,7 +146,6 @@ Count triangular_solve_flops(const OperandShapes& call) {
   return counted(kSolves * a->rows * static_cast<double>(element_count(call.result(0))));
 }
 
-// Counts LU and two triangular solves; the arguments are A and B.
 Count lu_and_solve_flops(const OperandShapes& call) {
   const auto a = square_matrices(call.shape(0));
   const Count solve = triangular_solve_flops<0, 2>(call);
@@ -311,8 +310,7 @@ Count slow_convolution_backward(const OperandShapes& call) {
   const Shape weight = call.shape(2);
   if (gradient.size() != 4 || weight.empty()) return std::nullopt;
   const int64_t one = product_of({kFlopsPerMac, gradient[0], product_of(weight), gradient[2], gradient[3]});
-  const int64_t wanted = (call.element(6, 0, 1) != 0 ? 1 : 0) + (call.element(6, 1, 1) != 0 ? 1 : 0);
-  return saturating_multiply(one, wanted);
+  return saturating_multiply(one, (call.element(6, 0, 1) != 0 ? 1 : 0) + (call.element(6, 1, 1) != 0 ? 1 : 0));
 }
 
 // Scores (query x key) and output (scores x value). With grouped queries, all query heads count.
@@ -429,8 +427,7 @@ Count encoder_layer(const OperandShapes& call) {
   return saturating_add(*attention, product_of({kFlopsPerMac, source[0], source[1], weights}));
 }
 
-// ---- Recurrent layers: the matrix products of the gates, once per token of the batch --------------------------------
-
+// Recurrent layers: the matrix products of the gates, once per token of the batch.
 Count recurrent(Shape input, std::initializer_list<Shape> matrices, int64_t passes) {
   if (input.empty() || input.back() == 0) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));

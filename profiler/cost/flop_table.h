@@ -9,8 +9,6 @@
 //
 // Rows that the registry lacks are marked, so that totals are comparable either way: attention and recurrent layers on
 // a CPU, matrix-vector products, ...
-//
-// Adding an operator: its name in a row of flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
 #pragma once
 
 #include <cstdint>

@@ -288,13 +288,11 @@ CustomOperators CustomOperators::of(const Graph& graph) {
   return own;
 }
 
-namespace {
-
 __extension__ using Wide = __int128;
 
 // Attention on packed sequences whose lengths the capture knew is noted as "a/b": a of the b scores that its formula
 // counts, which takes every sequence to be as long as the longest.
-NodeFlops of_scores(NodeFlops count, std::string_view note) {
+static NodeFlops of_scores(NodeFlops count, std::string_view note) {
   const size_t slash = note.find('/');
   if (slash == note.npos) return count;
   const auto scores = parse_number<int64_t>(note.substr(0, slash)), all = parse_number<int64_t>(note.substr(slash + 1));
@@ -305,8 +303,6 @@ NodeFlops of_scores(NodeFlops count, std::string_view note) {
   }
   return count;
 }
-
-}  // namespace
 
 NodeFlops& NodeFlops::operator+=(const NodeFlops& other) {
   matmul = saturating_add(matmul, other.matmul);
@@ -408,12 +404,6 @@ Scratch Scratch::of(const Graph& graph, const MeasuredCalls* measured) {
   }
   for (auto& [op, calls] : unknown) scratch.unknown_.push_back({op, calls});
   return scratch;
-}
-
-int64_t Scratch::unknown_calls() const {
-  int64_t calls = 0;
-  for (const UncoveredOperator& row : unknown_) calls += row.count;
-  return calls;
 }
 
 }  // namespace shadowgraph

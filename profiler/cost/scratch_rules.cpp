@@ -1,4 +1,3 @@
-// Rules for scratch memory inside kernels, by operator.
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>
@@ -124,7 +123,6 @@ Bytes reduction(const OperandShapes& call) {
   const bool inner = (reduced >> (rank - 1) & 1) != 0;
   return partial_results(outputs, inputs, inner, accumulator_bytes(call.argument(0).element_bytes));
 }
-// sum(self) of all elements.
 Bytes whole_reduction(const OperandShapes& call) {
   return partial_results(1, product_of(call.shape(0)), true, accumulator_bytes(call.argument(0).element_bytes));
 }
@@ -138,8 +136,7 @@ Bytes layer_norm_backward(const OperandShapes& call) {
   if (columns <= 0) return std::nullopt;
   const int64_t rows = product_of(call.shape(1)) / columns;
   if (rows <= 65536 || columns / 32 >= kMultiprocessors / 2) return 0;
-  const int64_t across = divide_up(columns, 32);
-  const int64_t down = std::min(divide_up(rows, 32), 32768 / across);
+  const int64_t down = std::min(divide_up(rows, 32), 32768 / divide_up(columns, 32));
   const int64_t element = call.argument(0).element_bytes;
   const int64_t one = product_of({saturating_add(down, 1), columns, element});
   const bool bias = kBias && call.element(kMask, 2, 0) != 0;

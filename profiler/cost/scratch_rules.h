@@ -18,13 +18,11 @@ struct ScratchRow {
   const char* file = __builtin_FILE();
 };
 
-// Returns all rows for a device type.
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device);
 // Returns the row for an operator on a device; nullptr without one.
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device);
 
-// Returns the device on which a call allocates scratch: that of its first tensor, results before arguments. Nullopt for
-// a call without tensors.
+// Returns the device on which a call allocates scratch: that of its first tensor (results first); nullopt without any.
 std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -1,4 +1,3 @@
-// MemoryFit a device spec and interconnect to a trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Matches CUDA device titles: "NVIDIA A100-SXM4-40GB" is a100_40gb; "NVIDIA GH200 480GB" matches nothing. Of several
@@ -90,8 +88,7 @@ class FittedDevice {
   // Without a known device, uses the highest rates reached as peaks.
   void reach_peaks() {
     std::map<c10::ScalarType, double> others;
-    double large = 0;
-    double any = 0;
+    double large = 0, any = 0;
     for (const Timed& timed : timed_) {
       const KernelWork& work = timed.of->work;
       auto& peaks = work.kind == KernelClass::kMatmul ? spec_.matmul : others;
@@ -227,8 +224,7 @@ DeviceSpec base_device(const TracedCalls& calls, const std::string& asked) {
 // Builds tables of collectives. The minimum per size counts: longer ones include waiting for slower processes.
 std::optional<Interconnect> links_of(const TracedCalls& calls, const DeviceSpec& device, TraceCalibration& into) {
   std::map<std::pair<CollectiveKind, int64_t>, std::map<double, double>> least;
-  double rate = 0;
-  double shortest = HUGE_VAL;
+  double rate = 0, shortest = HUGE_VAL;
   for (const TracedCollective& sent : calls.collectives) {
     if (sent.what.processes < 2 || sent.what.payload <= 0 || sent.seconds <= 0) continue;
     ++into.collectives;

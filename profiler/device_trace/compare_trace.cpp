@@ -22,8 +22,7 @@ namespace {
 using CallKey = std::pair<std::string, std::string>;  // name, sizes
 struct CallSum {
   KernelClass kind = KernelClass::kOther;
-  double calls = 0;
-  double seconds = 0;
+  double calls = 0, seconds = 0;
 };
 
 // One side of a comparison, predicted or measured.
@@ -82,9 +81,7 @@ std::string call_sizes(const Graph& graph, NodeId node) {
 std::string call_sizes(const TraceOp& op) {
   SizesText text;
   for (const TraceInput& input : op.inputs) {
-    for (const auto& sizes : input.sizes) {
-      input.is_tensor() ? text.tensor(sizes, *input.dtype) : text.in_list(sizes);
-    }
+    for (const auto& sizes : input.sizes) input.is_tensor() ? text.tensor(sizes, *input.dtype) : text.in_list(sizes);
   }
   return text.take();
 }

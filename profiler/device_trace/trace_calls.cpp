@@ -517,9 +517,7 @@ std::vector<TracedWork> traced_work(const TracedCalls& calls) {
     sum.flops = flops;
     sum.bytes = bytes;
   }
-  for (size_t i = 0; i < result.size(); ++i) {
-    result[i].free = result[i].problem.empty() && weight[i] < 0;
-  }
+  for (size_t i = 0; i < result.size(); ++i) result[i].free = result[i].problem.empty() && weight[i] < 0;
   return result;
 }
 

@@ -104,8 +104,7 @@ struct OtherTime {
 
 struct TracedCollective {
   TraceCollective what;
-  double start = 0;
-  double seconds = 0;
+  double start = 0, seconds = 0;
 };
 
 struct TracedCalls {

@@ -1,4 +1,3 @@
-// Reads the events of a torch.profiler trace, optionally compressed with gzip.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -196,9 +195,7 @@ class TraceReader {
     if (args && !args->is_object()) args->fail("must be an object");
     if (op) host_event(event, args, cat == "cpu_op", start, duration);
     if (ran) device_event(event, args, start, duration);
-    if (launch && args) {
-      into_.launches.push_back({thread_of(element), start, whole_or(*args, "correlation", -1)});
-    }
+    if (launch && args) into_.launches.push_back({thread_of(element), start, whole_or(*args, "correlation", -1)});
   }
 
   void finish(const json& rest) {

@@ -133,7 +133,6 @@ class CallText {
 using nlohmann::json;
 constexpr int kVersion = 1;
 
-// Restores the state of the default CPU generator.
 class GeneratorGuard {
  public:
   GeneratorGuard() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
@@ -146,7 +145,6 @@ class GeneratorGuard {
   at::Tensor state_;
 };
 
-// Disables autograd, view tracking and autocast, as in a replay.
 struct ReplayScope {
   c10::AutoGradMode grad_mode{false};
   c10::impl::ExcludeDispatchKeyGuard keys{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -276,8 +274,7 @@ class Bench {
       reach.bytes = at::empty({bytes}, at::TensorOptions(c10::kByte));
       at::Tensor filled = at::empty({0}, at::TensorOptions(reach.dtype));
       filled.set_(reach.bytes.storage(), 0, {bytes / item}, {1});
-      const bool real = c10::isFloatingType(reach.dtype) || c10::isComplexType(reach.dtype);
-      filled.fill_(real ? 0.5 : 0.0);
+      filled.fill_(c10::isFloatingType(reach.dtype) || c10::isComplexType(reach.dtype) ? 0.5 : 0.0);
     }
     graph_.for_each_input(node, [&](ValueId id) {
       const Value& value = graph_.value(id);

@@ -63,9 +63,7 @@ DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& op
 
 // Peaks of a range of nodes, and the bytes reserved after it.
 struct AllocatorPeaks {
-  int64_t allocated = 0;
-  int64_t reserved = 0;
-  int64_t reserved_after = 0;
+  int64_t allocated = 0, reserved = 0, reserved_after = 0;
 };
 // Runs the graph once, returns the peaks of the ranges that end at `ends`; later nodes belong to the last range.
 // Throws OutOfMemoryError.

@@ -37,17 +37,11 @@ struct CachingAllocator::State {
   }
 
   struct Block {
-    int64_t address = 0;
-    int64_t size = 0;
-    int64_t requested = 0;
-    uint32_t previous = kNone;  // neighbors in the segment
-    uint32_t next = kNone;
+    int64_t address = 0, size = 0, requested = 0;
+    uint32_t previous = kNone, next = kNone;  // neighbors in the segment
     uint32_t tag = 0;
     int32_t stream = 0;
-    bool small = false;
-    bool expandable = false;
-    bool mapped = true;
-    bool allocated = false;
+    bool small = false, expandable = false, mapped = true, allocated = false;
     bool elsewhere = false;  // also used on other streams
     int64_t age_base = 0;    // the pool's age when it was freed
     bool is_split() const { return previous != kNone || next != kNone; }
@@ -373,8 +367,7 @@ struct CachingAllocator::State {
     const int64_t target = reserved - limit;
     int64_t reclaimed = 0;
     for (bool any = true; any && reclaimed < target;) {
-      int64_t ages = 0;
-      int64_t count = 0;
+      int64_t ages = 0, count = 0;
       std::vector<uint32_t> candidates;
       for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
         const uint32_t id = pools[0].free.block(at);

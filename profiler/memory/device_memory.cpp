@@ -42,8 +42,7 @@ class TrainingRun {
       : costs_(costs), graph_(costs.graph()), order_(order), options_(options) {
     result_.options = options;
     result_.device = device;
-    const bool cuda = device.is_cuda();
-    if (cuda) {
+    if (device.is_cuda()) {
       result_.context = options.assumptions.context;
       const Communication communication = Communication::of(graph_);
       const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
@@ -63,7 +62,6 @@ class TrainingRun {
   void record_history() { allocator_.record_history(); }
   // Returns the number of allocator calls after which reserved bytes first reached their peak.
   int64_t calls_at_peak() const { return calls_at_peak_; }
-  // Records the allocator's state after so many calls.
   void record_after(int64_t takes) { record_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
@@ -95,7 +93,6 @@ class TrainingRun {
     return result_;
   }
 
-  // Runs the graph once and returns the peaks of each range of nodes.
   std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
     std::vector<AllocatorPeaks> peaks;
@@ -113,8 +110,7 @@ class TrainingRun {
   }
 
  private:
-  // One cuBLAS workspace for each stream and handle. Each thread has its handle, and the autograd engine runs on a
-  // separate thread.
+  // One cuBLAS workspace for each stream and handle. Each thread has a handle; the autograd engine has its own thread.
   using CublasHandle = std::pair<int32_t, bool>;
   CublasHandle handle_of(uint32_t at) const {
     return {order_.stream(at), graph_.node(costs_.nodes[at]).phase == Graph::kBackward};
@@ -176,8 +172,7 @@ class TrainingRun {
   std::map<CublasHandle, uint32_t> cublas_steps_;  // step of the first cuBLAS call
   std::set<CublasHandle> workspaces_;              // allocated ones
   bool lost_ = false;
-  int64_t takes_ = 0;
-  int64_t calls_at_peak_ = 0;
+  int64_t takes_ = 0, calls_at_peak_ = 0;
   int64_t record_after_ = -1;
   std::vector<CachingAllocator::SegmentInfo> seen_;
   DeviceMemory result_;

@@ -11,8 +11,7 @@ namespace shadowgraph {
 
 struct FreeBlock {
   int32_t stream = 0;
-  int64_t size = 0;
-  int64_t address = 0;
+  int64_t size = 0, address = 0;
   uint32_t block = 0;  // not part of the order: addresses are unique
 };
 

@@ -124,8 +124,7 @@ class Planner {
   }
 
   int64_t bound() const {
-    int64_t most = 0;
-    int64_t now = 0;
+    int64_t most = 0, now = 0;
     walk([&](uint32_t i) { most = std::max(most, now += size_[i]); }, [&](uint32_t i) { now -= size_[i]; });
     return most;
   }

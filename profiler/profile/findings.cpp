@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "ir/analysis/module_tree.h"
 #include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -62,10 +61,8 @@ class Search {
          .bytes = bytes});
   }
 
-  // Finds saved results of operators that are cheap to recompute.
   void cheap_activations() {
-    int64_t bytes = 0;
-    int64_t flops = 0;
+    int64_t bytes = 0, flops = 0;
     std::map<std::string, int64_t> by_op;
     // Only storages alive at the peak: those of another micro-batch, or freed by backward already, would free nothing.
     std::vector<bool> seen(graph_.storage_count(), true);

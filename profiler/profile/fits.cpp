@@ -15,10 +15,9 @@
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
-namespace {
 
 // Returns the device memory of the recorded steps; empty if none was recorded, or the device has no allocator.
-std::optional<int64_t> bytes_of_run(const Profile& profile) {
+static std::optional<int64_t> bytes_of_run(const Profile& profile) {
   if (!profile.run || !profile.device_memory) return std::nullopt;
   const auto reserved = profile.run->reserved_peak();
   if (!reserved) return std::nullopt;
@@ -26,13 +25,13 @@ std::optional<int64_t> bytes_of_run(const Profile& profile) {
 }
 
 // Formats bytes as a number of `unit` (GiB or MiB), without the unit: "21.3".
-std::string in_unit(int64_t bytes, int64_t unit) {
+static std::string in_unit(int64_t bytes, int64_t unit) {
   const double number = static_cast<double>(bytes) / static_cast<double>(unit);
   return fmt::format("{:.{}f}", number, number < 10 ? 2 : 1);
 }
 
 // Returns " of an L4 24 GB", " (title)", or nothing for a plain size.
-std::string device_phrase(const MemoryLimit& memory) {
+static std::string device_phrase(const MemoryLimit& memory) {
   if (memory.device.empty()) return memory.title.ends_with("iB") ? "" : " (" + memory.title + ")";
   std::string title = memory.title;
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "GeForce "}) {
@@ -42,8 +41,6 @@ std::string device_phrase(const MemoryLimit& memory) {
   const bool vowel = std::string_view("AEFHILMNORSX8").find(title.front()) != std::string_view::npos;
   return fmt::format(" of {} {}", vowel ? "an" : "a", title);
 }
-
-}  // namespace
 
 std::optional<MemoryFit> fits(const Profile& profile) {
   if (!profile.limit) return std::nullopt;
@@ -289,11 +286,9 @@ nlohmann::json to_json(const SizeGrid& grid) {
   return object;
 }
 
-namespace {
-
 // Returns sizes for fitting: powers of two of each size, one more value to check, and a point off the grid. Enough for
 // costs linear in batch and quadratic in sequence length. Evaluating a graph at a size is cheap.
-std::vector<std::vector<int64_t>> sample_points(const SymbolicGraph& symbolic) {
+static std::vector<std::vector<int64_t>> sample_points(const SymbolicGraph& symbolic) {
   std::vector<std::vector<int64_t>> points{{}};
   for (const auto& dimension : symbolic.dimensions()) {
     std::vector<std::vector<int64_t>> longer;
@@ -310,7 +305,7 @@ std::vector<std::vector<int64_t>> sample_points(const SymbolicGraph& symbolic) {
   return points;
 }
 
-NamedSizes named(const SymbolicGraph& symbolic, const std::vector<int64_t>& point) {
+static NamedSizes named(const SymbolicGraph& symbolic, const std::vector<int64_t>& point) {
   NamedSizes sizes;
   for (size_t i = 0; i < point.size(); ++i) sizes.emplace(symbolic.dimensions()[i].name, point[i]);
   return sizes;
@@ -319,14 +314,14 @@ NamedSizes named(const SymbolicGraph& symbolic, const std::vector<int64_t>& poin
 constexpr std::array<int64_t NodeFlops::*, 4> kKinds = {&NodeFlops::matmul, &NodeFlops::elementwise,
                                                         &NodeFlops::transcendental, &NodeFlops::beyond_pytorch};
 
-int64_t steady_peak(const Graph& graph, const MemoryTimeline& timeline) {
+static int64_t steady_peak(const Graph& graph, const MemoryTimeline& timeline) {
   const auto steady = steady_state(graph, timeline);
   return steady ? steady->peak.bytes : timeline.peak().bytes;
 }
 
 // Returns the memory of a run on a device of unlimited memory, or if it exceeds the capacity, of one that releases
 // cached blocks in time, if possible.
-DeviceMemory memory_within(const ProgramCosts& costs, DeviceMemoryOptions options) {
+static DeviceMemory memory_within(const ProgramCosts& costs, DeviceMemoryOptions options) {
   const int64_t capacity = std::exchange(options.capacity, AllocatorSettings::kUnlimited);
   DeviceMemory memory = device_memory(costs, options);
   if (memory.footprint() <= capacity) return memory;
@@ -338,12 +333,10 @@ DeviceMemory memory_within(const ProgramCosts& costs, DeviceMemoryOptions option
   }
 }
 
-void add(SizeCost& cost, const DeviceMemory& memory) {
+static void add(SizeCost& cost, const DeviceMemory& memory) {
   cost.reserved_bytes = memory.reserved_peak;
   cost.footprint_bytes = memory.footprint();
 }
-
-}  // namespace
 
 SizeCost size_cost(const Profile& profile) {
   SizeCost cost{.peak_bytes = profile.leading_peak().bytes, .saved_bytes = profile.saved.activations};

@@ -14,14 +14,11 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-namespace {
 
 using enum MetricUnit;
 using enum TextPart;
 using P = const Profile&;
 using Note = std::optional<std::string>;
-
-}  // namespace
 
 const std::vector<MetricOf<PeakInfo>>& peak_metrics() {
   static const std::vector<MetricOf<PeakInfo>> rows{

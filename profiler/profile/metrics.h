@@ -83,7 +83,6 @@ void add_metrics(nlohmann::json& object, const std::vector<MetricOf<T>>& metrics
 }
 
 std::string metrics_text(const Profile& profile, TextPart part);
-// Returns the number of calls of these operators.
 int64_t call_count(const std::vector<UncoveredOperator>& operators);
 
 }  // namespace shadowgraph

@@ -14,21 +14,16 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/units.h"
 #include "support/text.h"
 
 namespace shadowgraph {
 
-namespace {
-
 // Returns the number of elements of the unsharded parameter, from a note such as "8,3"; nullopt without one.
-std::optional<int64_t> whole_numel(const Graph& graph, NodeId node) {
+static std::optional<int64_t> whole_numel(const Graph& graph, NodeId node) {
   const auto sizes = parse_numbers<int64_t>(graph.note(node, "whole_sizes"), ',');
   if (!sizes || sizes->empty()) return std::nullopt;  // "scalar"
   return product_of(*sizes);
 }
-
-}  // namespace
 
 ParameterCount ParameterCount::of(const Graph& graph) {
   ParameterCount count;

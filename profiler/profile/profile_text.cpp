@@ -1,4 +1,3 @@
-// Writes the text report of a profile. Internal to profiler/.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -49,8 +48,6 @@ std::string wrapped(const std::string& text, size_t width = kTextWidth) {
   return result;
 }
 
-// Writes the summary table within the text width: optional columns that do not fit are left out (JSON has all).
-
 namespace {
 
 // Formats bytes with three significant digits: "1.23 GiB", "12.3 MiB", "512 B".
@@ -100,47 +97,6 @@ std::string right_aligned(const std::vector<DrawnColumn>& columns, size_t line) 
   return text;
 }
 
-}  // namespace
-
-std::string to_text(const SummaryTable& table) {
-  const auto kind_of = [](const SummaryRow& row) {
-    return row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type;
-  };
-  DrawnColumn kinds = drawn("Op type", true, table, kind_of);
-  DrawnColumn names = drawn("Op", true, table, [](const SummaryRow& row) { return row.op; });
-  std::vector<DrawnColumn> figures;
-  size_t width = 0;
-  for (const TableColumn& column : kTableColumns) {
-    figures.push_back(drawn(column.heading, column.needed, table, column.figure));
-    width += figures.back().width + 2;
-  }
-  const size_t all_names = kinds.width + 2 + names.width;
-  for (size_t at = figures.size(); at-- > 0 && all_names + width > kTextWidth;) {
-    if (figures[at].needed) continue;
-    width -= figures[at].width + 2;
-    figures.erase(figures.begin() + static_cast<std::ptrdiff_t>(at));
-  }
-  // If operator and type do not fit side by side, the type follows in parentheses; longer names get a line above.
-  const size_t room = kTextWidth > width ? kTextWidth - width : 0;
-  const size_t for_names = std::max<size_t>(std::min(all_names, room), 16);
-  std::string text;
-  for (size_t line = 0; line < names.cells.size(); ++line) {
-    std::string name = all_names <= room ? fmt::format("{:<{}}  {}", kinds.cells[line], kinds.width, names.cells[line])
-                                         : fmt::format("{} ({})", names.cells[line], kinds.cells[line]);
-    if (name.size() > for_names) {
-      text += name + "\n";
-      name.clear();
-    }
-    text += fmt::format("{:<{}}", name, for_names) + right_aligned(figures, line) + "\n";
-    if (line == 0) text += std::string(for_names + width, '-') + "\n";
-  }
-  return text;
-}
-
-// Writes the largest storages at the peak; those of identical layers share a row.
-
-namespace {
-
 // A path with its numbers replaced by '#': "layers.3.fc" becomes "layers.#.fc" and {3}.
 struct NumberedPath {
   std::string pattern;
@@ -166,8 +122,7 @@ NumberedPath numbered(std::string_view path) {
 }
 
 struct LargestRow {
-  int64_t total = 0;
-  int64_t count = 0;
+  int64_t total = 0, count = 0;
   const LiveStorage* first = nullptr;
   std::string pattern;
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of each number
@@ -196,52 +151,6 @@ std::vector<LiveStorage> alive_at_peak(const Profile& profile) {
   }
   return describe_storages(graph, timeline, alive);
 }
-
-}  // namespace
-
-std::string largest_text(const Profile& profile) {
-  if (profile.top_at_peak.empty()) return {};
-  const std::vector<LiveStorage> alive = alive_at_peak(profile);
-  std::map<std::tuple<int64_t, StorageKind, c10::ScalarType, std::vector<int64_t>, std::string>, LargestRow> rows;
-  for (const LiveStorage& live : alive) {
-    NumberedPath path = numbered(live.module.empty() ? live.producer : live.module + " " + live.producer);
-    LargestRow& row = rows[{live.bytes, live.kind, live.dtype, live.shape, path.pattern}];
-    if (row.count == 0) {
-      row.first = &live;
-      row.pattern = std::move(path.pattern);
-      for (const int64_t number : path.numbers) row.ranges.emplace_back(number, number);
-    }
-    row.total += live.bytes;
-    ++row.count;
-    for (size_t i = 0; i < row.ranges.size() && i < path.numbers.size(); ++i) {
-      row.ranges[i] = {std::min(row.ranges[i].first, path.numbers[i]), std::max(row.ranges[i].second, path.numbers[i])};
-    }
-  }
-  std::vector<const LargestRow*> largest;
-  for (const auto& [key, row] : rows) largest.push_back(&row);
-  std::ranges::stable_sort(largest, [](const auto* a, const auto* b) { return a->total > b->total; });
-  if (largest.size() > profile.top_at_peak.size()) largest.resize(profile.top_at_peak.size());
-  std::vector<std::string> tensors;
-  size_t width = 0;
-  for (const LargestRow* row : largest) {
-    const std::string times = row->count == 1 ? "" : fmt::format("{} x ", row->count);
-    tensors.push_back(
-        row->first->dtype == c10::ScalarType::Undefined
-            ? times
-            : fmt::format("{}{}[{}]", times, dtype_name(row->first->dtype), fmt::join(row->first->shape, ",")));
-    width = std::max(width, tensors.back().size());
-  }
-  std::string text = "\nlargest at the peak:\n";
-  for (size_t i = 0; i < largest.size(); ++i) {
-    text += fmt::format("  {:>11}  {:<15}  {:<{}}  {}\n", human_bytes(largest[i]->total),
-                        to_string(largest[i]->first->kind), tensors[i], width, path_of(*largest[i]));
-  }
-  return text;
-}
-
-// Writes the block under the summary table.
-
-namespace {
 
 // Marks a figure that lacks something of some calls: "lower bound: scratch memory of 3 calls of 1 operators is unknown
 // (aten::x x3)". `what`: the part before the counts.
@@ -302,11 +211,9 @@ std::string communication_text(const Graph& graph, const Communication& communic
   const bool loop = overlap != nullptr && overlap->steps() != 1;
   std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives{}", "communication",
                                  human_bytes(total.wire), total.calls, loop ? " of all captured steps" : "");
-  if (communication.has_seconds()) {
-    text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
-  } else {
-    text += "; no interconnect specs, so no times";
-  }
+  text += communication.has_seconds()
+              ? fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect())
+              : "; no interconnect specs, so no times";
   text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
   const auto row = [&](const std::string& name, const CommunicationSum& sum) {
     text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
@@ -444,6 +351,83 @@ std::string assumptions_text(const Profile& profile) {
 }
 
 }  // namespace
+
+// Optional columns that do not fit into the text width are left out (JSON has all).
+std::string to_text(const SummaryTable& table) {
+  const auto kind_of = [](const SummaryRow& row) {
+    return row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type;
+  };
+  DrawnColumn kinds = drawn("Op type", true, table, kind_of);
+  DrawnColumn names = drawn("Op", true, table, [](const SummaryRow& row) { return row.op; });
+  std::vector<DrawnColumn> figures;
+  size_t width = 0;
+  for (const TableColumn& column : kTableColumns) {
+    figures.push_back(drawn(column.heading, column.needed, table, column.figure));
+    width += figures.back().width + 2;
+  }
+  const size_t all_names = kinds.width + 2 + names.width;
+  for (size_t at = figures.size(); at-- > 0 && all_names + width > kTextWidth;) {
+    if (figures[at].needed) continue;
+    width -= figures[at].width + 2;
+    figures.erase(figures.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  // If operator and type do not fit side by side, the type follows in parentheses; longer names get a line above.
+  const size_t room = kTextWidth > width ? kTextWidth - width : 0;
+  const size_t for_names = std::max<size_t>(std::min(all_names, room), 16);
+  std::string text;
+  for (size_t line = 0; line < names.cells.size(); ++line) {
+    std::string name = all_names <= room ? fmt::format("{:<{}}  {}", kinds.cells[line], kinds.width, names.cells[line])
+                                         : fmt::format("{} ({})", names.cells[line], kinds.cells[line]);
+    if (name.size() > for_names) {
+      text += name + "\n";
+      name.clear();
+    }
+    text += fmt::format("{:<{}}", name, for_names) + right_aligned(figures, line) + "\n";
+    if (line == 0) text += std::string(for_names + width, '-') + "\n";
+  }
+  return text;
+}
+
+// Those of identical layers share a row.
+std::string largest_text(const Profile& profile) {
+  if (profile.top_at_peak.empty()) return {};
+  const std::vector<LiveStorage> alive = alive_at_peak(profile);
+  std::map<std::tuple<int64_t, StorageKind, c10::ScalarType, std::vector<int64_t>, std::string>, LargestRow> rows;
+  for (const LiveStorage& live : alive) {
+    NumberedPath path = numbered(live.module.empty() ? live.producer : live.module + " " + live.producer);
+    LargestRow& row = rows[{live.bytes, live.kind, live.dtype, live.shape, path.pattern}];
+    if (row.count == 0) {
+      row.first = &live;
+      row.pattern = std::move(path.pattern);
+      for (const int64_t number : path.numbers) row.ranges.emplace_back(number, number);
+    }
+    row.total += live.bytes;
+    ++row.count;
+    for (size_t i = 0; i < row.ranges.size() && i < path.numbers.size(); ++i) {
+      row.ranges[i] = {std::min(row.ranges[i].first, path.numbers[i]), std::max(row.ranges[i].second, path.numbers[i])};
+    }
+  }
+  std::vector<const LargestRow*> largest;
+  for (const auto& [key, row] : rows) largest.push_back(&row);
+  std::ranges::stable_sort(largest, [](const auto* a, const auto* b) { return a->total > b->total; });
+  if (largest.size() > profile.top_at_peak.size()) largest.resize(profile.top_at_peak.size());
+  std::vector<std::string> tensors;
+  size_t width = 0;
+  for (const LargestRow* row : largest) {
+    const std::string times = row->count == 1 ? "" : fmt::format("{} x ", row->count);
+    tensors.push_back(
+        row->first->dtype == c10::ScalarType::Undefined
+            ? times
+            : fmt::format("{}{}[{}]", times, dtype_name(row->first->dtype), fmt::join(row->first->shape, ",")));
+    width = std::max(width, tensors.back().size());
+  }
+  std::string text = "\nlargest at the peak:\n";
+  for (size_t i = 0; i < largest.size(); ++i) {
+    text += fmt::format("  {:>11}  {:<15}  {:<{}}  {}\n", human_bytes(largest[i]->total),
+                        to_string(largest[i]->first->kind), tensors[i], width, path_of(*largest[i]));
+  }
+  return text;
+}
 
 std::string to_text(const Profile& profile) {
   std::string text = model_text(profile) + peak_text(profile) + memory_text(profile);

@@ -1,4 +1,3 @@
-// Recompute curves as tables and JSON; steps in the input formats of other checkpointing solvers.
 #include "shadowgraph/profile/recompute.h"
 
 #include <fmt/format.h>
@@ -353,8 +352,7 @@ class ModuleStatistics {
     std::unordered_set<uint32_t> counted;
     for (const NodeId n : costs_.nodes) {
       if (graph_.node(n).target != target_of(Builtin::kParameter)) continue;
-      const std::string parameter = placeholder_name(graph_, n);
-      if (!path.empty() && !parameter.starts_with(path + ".")) continue;
+      if (!path.empty() && !placeholder_name(graph_, n).starts_with(path + ".")) continue;
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
         if (s.valid() && counted.insert(s.index).second) bytes += graph_.storage(s).bytes;

@@ -13,7 +13,6 @@
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -32,7 +31,6 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/units.h"
 #include "support/stopwatch.h"
 
 namespace shadowgraph {
@@ -42,8 +40,7 @@ namespace {
 struct Kernel {
   KernelClass kind;
   std::string name;
-  double flops = 0;
-  double bytes = 0;
+  double flops = 0, bytes = 0;
   std::function<void()> call;
   // Returns the same call in another dtype, for comparison; set for one kernel of each compute-bound class.
   std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};
@@ -118,8 +115,7 @@ struct ConvolutionShape {
   int64_t batch, channels, size;  // size: height and width
 };
 
-// Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels of a group; 0
-// for one group.
+// Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels; 0: one group.
 void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
                   int64_t per_group, std::vector<ConvolutionShape> shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {

@@ -36,7 +36,6 @@ class KernelClasses {
 };
 
 // Models of GPU kernels, and the fraction of a device's peaks (GpuSpec) that each kernel class reaches.
-//
 // A matrix product is split into tiles; a wave of tiles runs at once, one per multiprocessor. Each tile has a fixed
 // start and end time, and half of a product's writes are not hidden by compute. Attention goes by blocks of keys, half
 // of which a causal mask skips. The models are fitted to A100 and V100 (bench/published/operators.py) and to the
@@ -53,11 +52,7 @@ double gpu_memory_fraction(const DeviceSpec& spec, KernelClass kind);   // fract
 
 // (batch, rows, inner) by (batch, inner, columns).
 struct ProductShape {
-  double batch = 0;
-  double rows = 0;
-  double columns = 0;
-  double inner = 0;
-  double result_bytes = 0;
+  double batch = 0, rows = 0, columns = 0, inner = 0, result_bytes = 0;
   bool along_inner = true;      // both operands are contiguous along the reduced dimension
   bool whole_vectors = true;    // rows of operands are aligned to 16 bytes
   bool tensor_float32 = false;  // float32 operands are rounded to TF32
@@ -69,11 +64,9 @@ struct ProductSeconds {
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype);
 
 struct AttentionShape {
-  int64_t queries = 0;
-  int64_t keys = 0;
+  int64_t queries = 0, keys = 0;
   int64_t width = 128;  // head dimension
-  bool causal = false;
-  bool backward = false;
+  bool causal = false, backward = false;
 };
 // Returns the work of a kernel over all scores, relative to the FLOP count. Causal masks skip blocks. Each block has a
 // fixed overhead, and narrow heads fill the tiles badly.
@@ -85,11 +78,9 @@ double causal_share(const Graph& graph, NodeId node);
 double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype);
 
 // Time per element of kernels that use neither full vectors nor tensor cores.
-//
 // Copies between different layouts, casts and broadcasts go element by element. Norms over few elements, sorts, pooling
 // and scatters each have a rate. The rates were measured on an H100 (bench/gpu) and apply to Hopper, per
 // multiprocessor. docs/time.md lists them with their errors.
-
 struct ElementWork {
   double seconds = 0;  // on one multiprocessor; a lower bound on the kernel's time
   double more = 0;     // the same, added to the kernel's time: operands converted to another layout
@@ -121,8 +112,7 @@ struct KernelWork {
   KernelClass kind = KernelClass::kFree;
   c10::ScalarType dtype = c10::kFloat;  // of the computation
   double flops = 0;                     // of products, as computed
-  double elementwise = 0;
-  double transcendental = 0;
+  double elementwise = 0, transcendental = 0;
   double bytes = 0;      // read and written
   ElementWork elements;  // on Hopper
   bool ragged = false;   // a convolution's channels are not a multiple of the vector width
@@ -130,14 +120,11 @@ struct KernelWork {
   double blocks = 1;  // of attention: work relative to the FLOP count
   double kernel = 1;  // of attention: time of its kernel relative to FlashAttention-2
   // Of operators that run several kernels, one after the other: their number, and bytes of results between them.
-  double kernels = 1;
-  double between = 0;
+  double kernels = 1, between = 0;
 };
 
 struct KernelSeconds {
-  double fixed = 0;
-  double compute = 0;
-  double memory = 0;
+  double fixed = 0, compute = 0, memory = 0;
   double after = 0;  // not hidden by the longer of the two
   double total() const;
 };

@@ -70,8 +70,7 @@ class Interpolation {
     constexpr double kSame = 1e-12;
     Coordinates wanted = coordinates_of(call, by_flops_);
     TabledTime result;
-    size_t axes = 0;
-    size_t axis = 0;
+    size_t axes = 0, axis = 0;
     for (size_t i = 0; i < wanted.size(); ++i) {
       const double clamped = std::clamp(wanted[i], low_[i], high_[i]);
       if (std::abs(clamped - wanted[i]) > kSame) result.inside = false;
@@ -119,8 +118,7 @@ class Interpolation {
     const size_t count = std::min(kNear, near.size());
     std::partial_sort(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(count), near.end(),
                       [](const auto& a, const auto& b) { return a.first < b.first; });
-    double sum = 0;
-    double weights = 0;
+    double sum = 0, weights = 0;
     for (size_t i = 0; i < count; ++i) {
       sum += slower(*near[i].second) / near[i].first;
       weights += 1 / near[i].first;
@@ -190,9 +188,7 @@ OperatorTables::BySize table_sizes(const JsonPlace& list) {
   for (const JsonPlace& point : list.elements()) {
     if (point.size() != list[0].size()) point.fail("must have as many numbers as the first row of its table");
     table.push_back(measured_size(point));
-    if (!seen.insert(size_key(table.back())).second) {
-      point.fail("repeats a size of an earlier row");
-    }
+    if (!seen.insert(size_key(table.back())).second) point.fail("repeats a size of an earlier row");
   }
   if (table.empty()) list.fail("must not be empty");
   return table;

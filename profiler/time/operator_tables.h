@@ -1,5 +1,4 @@
-// Looks up calls in a device's tables of measured operators (shadowgraph/profile/device_spec.h); reads and writes the
-// tables.
+// Looks up calls in, reads and writes a device's tables of measured operators (shadowgraph/profile/device_spec.h).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -53,8 +52,7 @@ nlohmann::json to_json(const OperatorTables& tables);
 
 struct TimedCall {
   double flops = 0;  // float32-equivalent, if compute-bound; otherwise bytes count
-  double bytes = 0;
-  double seconds = 0;
+  double bytes = 0, seconds = 0;
 };
 
 // The shortest time of a class is its fixed time, if it is short. The other calls give rates for the time beyond that.

@@ -212,9 +212,7 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
   return shape;
 }
 
-namespace {
-
-std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, bool backward) {
+static std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, bool backward) {
   auto queries = sizes_of(graph, node, "query");
   auto keys = sizes_of(graph, node, "key");
   const Argument* given = graph.find_argument(node, "is_causal");
@@ -235,8 +233,6 @@ std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, b
   return AttentionShape{
       .queries = queries[at], .keys = keys[at], .width = queries[3], .causal = causal, .backward = backward};
 }
-
-}  // namespace
 
 double KernelWorks::attention(NodeId node, bool backward) const {
   const auto shape = attention_shape(graph_, node, backward);
@@ -271,8 +267,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
 
   double host = 0;    // time at which the host has issued the call
   double device = 0;  // time at which the device has finished it
-  double host_operators_end = 0;
-  double possible = 0;
+  double host_operators_end = 0, possible = 0;
   CopyEngines engines(graph, spec);
   const HostParts host_parts(graph, spec);
   const double link = spec.host ? spec.host->link : 0, host_memory = spec.host ? spec.host->bandwidth : 0;

@@ -19,7 +19,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using nlohmann::json;
@@ -37,11 +36,7 @@ struct KinetoInput {
   json strides = json::array();
 };
 
-json json_list(std::span<const int64_t> values) {
-  json list = json::array();
-  for (const int64_t value : values) list.push_back(value);
-  return list;
-}
+json json_list(std::span<const int64_t> values) { return std::vector<int64_t>(values.begin(), values.end()); }
 
 KinetoInput input_of(const Graph& graph, const Argument& argument) {
   switch (argument.kind) {
@@ -264,7 +259,6 @@ json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step)
   return call;
 }
 
-// Names and orders the rows.
 void name_rows(const Profile& profile, Events& events) {
   const auto name_row = [&](int row, const std::string& name) {
     events.push_back(

@@ -1,5 +1,4 @@
 #include "ir/analysis/module_tree.h"
-#include "ir/text/words.h"
 #include "profiler/memory/allocation_order.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"
@@ -8,8 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Writes pickles (protocol 2) with the opcodes that memory_viz's reader supports: dicts, lists, strings, integers,
-// booleans.
+// Writes pickles (protocol 2) with the opcodes that memory_viz's reader supports.
 class Pickle {
  public:
   Pickle() : out_("\x80\x02") {}

@@ -50,8 +50,7 @@ json model_explorer(const Profile& profile) {
     graph.for_each_input(id, [&](ValueId value) {
       const NodeId maker = graph.value(value).producer;
       if (!maker.valid()) return;
-      int64_t output = 0;
-      int64_t found = 0;
+      int64_t output = 0, found = 0;
       graph.for_each_output(maker, [&](ValueId made) {
         if (made == value) found = output;
         ++output;

@@ -82,7 +82,6 @@ Peak peak_of(const Lifetimes& lifetimes) {
   return most;
 }
 
-// Returns the bytes of storages that outlive the step, by kind.
 BytesByKind held_at_end(const Lifetimes& lifetimes) {
   BytesByKind held{};
   for (const Lifetime& lifetime : lifetimes.all) {
@@ -100,11 +99,8 @@ std::optional<c10::ScalarType> dtype_of(const Graph& graph, StorageId storage) {
 }
 
 // A recorded step and the changes of a scenario to the lifetimes of its storages. what_if() calls the parts in this
-// order: recorded(), convert(), later_micro_batch(), with_optimizer(), apply_zero().
-//
-// Another optimizer needs a capture of its step over fake parameters, so its state and
-// temporaries are those of libtorch's implementation.
-
+// order: recorded(), convert(), later_micro_batch(), with_optimizer(), apply_zero(). Another optimizer's step is
+// captured over fake parameters, so its state and temporaries are those of libtorch's implementation.
 class Scenario {
  public:
   // Both must outlive it. Throws Error if the graph is not a training step.
@@ -232,7 +228,6 @@ class Scenario {
     return lifetimes;
   }
 
-  // Shards storages over ranks with ZeRO.
   void apply_zero(Lifetimes& lifetimes) const {
     const int64_t ranks = change_.ranks;
     const auto share = [&](int64_t bytes) { return (bytes + ranks - 1) / ranks; };

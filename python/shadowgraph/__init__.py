@@ -30,10 +30,9 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
     )
 
 from . import integrations
-from ._capture import Capture, capture, capture_training_step, phase, region
+from ._capture import Capture, capture, capture_training_step
 from ._deferred import (
     DeferredInit,
-    deferred_graph,
     deferred_init,
     dematerialize,
     is_deferred,
@@ -43,18 +42,11 @@ from ._deferred import (
     save_weights,
 )
 from ._distributed import fake_process_group
-from ._fake import CrossRefMode, detect_fake_mode, fake, is_fake, known_contents, unfake
+from ._fake import CrossRefMode, detect_fake_mode, fake
 from ._fx import from_fx, to_fx
 from ._fx_checkpoints import checkpoint_fx
 from ._graph import CompiledGraph, ReplayResult
-from ._kernels import (
-    CompiledOperators,
-    ScopedKernelOverride,
-    compilable_operators,
-    compile_operators,
-    operators_without_kernels,
-    override_kernel,
-)
+from ._kernels import compile_operators, override_kernel
 from ._pipelines import PipelineShapes, pipeline_shapes
 from ._plans import PlanSweep, pipeline, plan, simulate_plan
 from ._profile import Profile, calibrate, profile
@@ -64,6 +56,7 @@ from ._shadowgraph import (
     BakedSize,
     ClusterPlan,
     CommunicationProfiler,
+    CompiledOperators,
     CrossRefDifference,
     DataDependentError,
     DeferredError,
@@ -90,6 +83,7 @@ from ._shadowgraph import (
     ProfiledNode,
     Region,
     ReplayError,
+    ScopedKernelOverride,
     Serving,
     ShapePropagation,
     Storage,
@@ -98,15 +92,23 @@ from ._shadowgraph import (
     TimeProfiler,
     UnsupportedError,
     Value,
+    compilable_operators,
+    deferred_graph,
+    is_fake,
+    known_contents,
+    operators_with_rule,
+    operators_without_kernels,
     passes,
     register_cost,
     register_devices,
     weight_formats,
 )
 from ._shadowgraph import version as __version__
-from ._shapes import operators_with_rule, propagate, register_composite_rule, register_rule
+from ._shapes import propagate, register_composite_rule, register_rule
 from ._sharding import Sharding, shard
 from ._sweep import SizeCost, SizeSweep, fit, sweep
+from ._training import phase, region
+from ._unfake import unfake
 from ._weights import Weights
 
 # Declared as methods in the stub.

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import gc
 import inspect
@@ -16,10 +15,8 @@ from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
 from ._loop_tracker import canonical
-from ._shared import Shared
-from ._training import PipelineLoop, Training, TrainingLoop, phase, region
-
-__all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
+from ._shared import Shared, nearest
+from ._training import PipelineLoop, Training, TrainingLoop
 
 
 class _ModuleCalls(Shared):
@@ -254,9 +251,7 @@ _OF_MODE, _OF_CAPTURE = (
 def _refuse_unknown(what, given, known):
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise TypeError(f"unknown {what} {name!r}{hint} Accepted: {', '.join(known)}")
+            raise TypeError(f"unknown {what} {name!r}{nearest(name, known) or '.'} Accepted: {', '.join(known)}")
 
 
 def _loop_and_options(keywords, options):
@@ -291,8 +286,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.create(program, device, dtype, conversion)
             stack.enter_context(_models.Converted(module, mode, device, dtype, conversion, train))
         if isinstance(module, _schedules.PipelineRank):
-            shapes = functools.partial(_pipelines.infer_shapes, program, args, kwargs, training.target, device, dtype)
-            stack.enter_context(_neighbor_shapes(module, program, shapes, fake(device, **around), step))
+            given = _inputs.Call(args, kwargs)
+            stack.enter_context(
+                _pipelines.shared_shapes(program, module, given, training.target, device, dtype, step, around)
+            )
             args, kwargs = module.arguments(args, kwargs, training, loss)
         else:
             training.check_model()
@@ -303,7 +300,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         beyond = _models.beyond_positions(module, tokens)
         call = module if module is not None else program
         if step:
-            loop = _loop_of(module, loss, optimizer, training, device)
+            if not isinstance(module, _schedules.PipelineRank):
+                loop = TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
+            else:
+                loop = PipelineLoop(module, optimizer, training, device)
             if steady_state:
                 loop.run(args, kwargs)
             else:
@@ -365,20 +365,6 @@ def _media_left_out(module, args, kwargs):
         return ""
     return (f"without {' or '.join(media)}, the model runs on text alone: the encoder of images, video or audio counts "
             "as parameters only; give it as an input")  # fmt: skip
-
-
-def _neighbor_shapes(module, program, shapes, mode, step):
-    """Returns a context that provides the shapes of stages on other ranks."""
-    if _pipelines.PipelineShapes.here() is not None or not module.infers_shapes or _schedules.is_schedule(program):
-        return contextlib.nullcontext()
-    with mode:
-        return shapes(backward=None if step else False)
-
-
-def _loop_of(module, loss, optimizer, training, device):
-    if isinstance(module, _schedules.PipelineRank):
-        return PipelineLoop(module, optimizer, training, device)
-    return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
 
 
 def _on_device(args, kwargs, device, dtype, mode, created):

@@ -9,13 +9,8 @@ import torch
 from . import _attributes, _process, _wrappers
 from . import _shadowgraph as _C
 from ._files import keep_copies
-from ._shadowgraph import deferred_graph
-from ._weights import Weights, _nearest
-
-__all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
-           "materialize_shard",
-           "materialize_tensor", "save_weights"]  # fmt: skip
-
+from ._shared import nearest
+from ._weights import Weights
 
 _T = TypeVar("_T")
 _Module = TypeVar("_Module", bound=torch.nn.Module)
@@ -205,7 +200,7 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
         missing = [name for key, name in absent.items() if key not in found]
         if missing:
             raise _C.DeferredError(
-                f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; pass strict=False to give "
+                f"the weights lack {_listed(missing)}{nearest(missing[0], weights.keys())}; pass strict=False to give "
                 "missing tensors their initial values"
             )
         given = [key for key in tuple(weights.keys()) if key.startswith(prefix)]

@@ -328,8 +328,8 @@ def _simulate_bindings():
         "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, _streams.CUDA),
         "_cuda_setStream": _set_stream,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_setMemoryFraction": lambda fraction, device: _memory_fractions.of.update({device: fraction}),
-        "_cuda_getMemoryFraction": lambda device: _memory_fractions.of.get(device, 1.0),
+        "_cuda_setMemoryFraction": lambda fraction, device: setattr(_memory_fractions, f"of{device}", fraction),
+        "_cuda_getMemoryFraction": lambda device: getattr(_memory_fractions, f"of{device}", 1.0),
         "_cuda_memoryStats": _unavailable("torch.cuda.memory_stats()"),
         "_cuda_hostMemoryStats": _unavailable("torch.cuda.host_memory_stats()"),
         "_cuda_memorySnapshot": _unavailable("a memory snapshot of torch.cuda", advice=_SNAPSHOT_ADVICE),
@@ -362,12 +362,7 @@ def _set_stream(stream_id, device_index, device_type):
     _C.exchange_stream(device_index, stream_id)
 
 
-class _MemoryFractions(threading.local):
-    def __init__(self):
-        self.of = {}  # by device
-
-
-_memory_fractions = _MemoryFractions()
+_memory_fractions = threading.local()  # an attribute per device
 
 
 def _copy_to_all(tensor, out):

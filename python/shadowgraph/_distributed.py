@@ -8,8 +8,6 @@ import sys
 from . import _shadowgraph as _C
 from ._shared import set_variable
 
-__all__ = ["as_rank", "fake_process_group", "ranks_of", "world_size"]
-
 
 class fake_process_group(_C.Context):
     """Inside ``with sg.fake_process_group(8, rank=3):`` torch.distributed is initialized as rank 3 of 8.

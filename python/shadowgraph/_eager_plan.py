@@ -78,6 +78,12 @@ class EagerPlan:
             if any(v in self._batch for v in operands):
                 self._batch.update(results)
             self._nodes.append((node, operands, results))
+        # {path: nodes} of modules that own parameters, without the nodes of submodules.
+        self._modules: dict[str, list[Any]] = {}
+        owners = {name.rpartition(".")[0] for name in self.parameters} - {""}
+        for entry in self._nodes:
+            if entry[0].module in owners:
+                self._modules.setdefault(entry[0].module, []).append(entry)
 
     def _is_data_axis(self, axis, parallelism):
         """Returns True if ranks along the axis run the same program on different parts of the batch.
@@ -97,7 +103,7 @@ class EagerPlan:
             user.name in names for node in strays for value in node.outputs for user in value.users
         ):
             return False
-        paths = [path for path, nodes in self._modules().items() if any(n.name not in names for n, _, _ in nodes)]
+        paths = [path for path, nodes in self._modules.items() if any(n.name not in names for n, _, _ in nodes)]
         layouts = (layout for path in paths for layout in self._boundary(path) if layout is not None)
         if any(layout[axis] != "S(0)" for layout in layouts):
             return False
@@ -119,19 +125,9 @@ class EagerPlan:
                 return True
         return False
 
-    def _modules(self):
-        """Returns {path: nodes} of modules that own parameters, without the nodes of submodules."""
-        if not hasattr(self, "_module_nodes"):
-            self._module_nodes: dict[str, list[Any]] = {}
-            owners = {name.rpartition(".")[0] for name in self.parameters} - {""}
-            for entry in self._nodes:
-                if entry[0].module in owners:
-                    self._module_nodes.setdefault(entry[0].module, []).append(entry)
-        return self._module_nodes
-
     def _boundary(self, path):
         """Returns the (input, output) layouts of a module; None unless there is exactly one such tensor."""
-        nodes = self._module_nodes[path]
+        nodes = self._modules[path]
         calls = {_call_of(node, path) for node, _, _ in nodes}
         if len(calls) > 1:
             return None, None
@@ -148,9 +144,7 @@ class EagerPlan:
                 outside = [user for user in users if not any(user == other for other, _, _ in nodes)]
                 if outside:
                     given[value] = self._given_as(value, layout, outside)
-        takes = next(iter(taken.values())) if len(taken) == 1 else None
-        gives = next(iter(given.values())) if len(given) == 1 else None
-        return takes, gives
+        return [next(iter(found.values())) if len(found) == 1 else None for found in (taken, given)]
 
     def _given_as(self, value, layout, users):
         """Returns the layout that the users expect if they agree, or if the value is a partial sum."""
@@ -166,11 +160,10 @@ class EagerPlan:
         self.modules = {}
         if not self._tensor:
             return
-        for path in self._modules():
-            takes, gives = self._boundary(path)
+        for path in self._modules:
             # Partial sums cannot be requested as input or output layouts.
-            takes = takes and (None if self._is_partial(takes) else takes)
-            gives = gives and (None if self._is_partial(gives) else gives)
+            takes, gives = (layout and (None if self._is_partial(layout) else layout)
+                            for layout in self._boundary(path))  # fmt: skip
             sides = [side for side, layout in (("input", takes), ("output", gives)) if not layout]
             if sides:
                 self._miss("module", path, f"{' and '.join(sides)} layout is chosen by DTensor")

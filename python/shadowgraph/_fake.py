@@ -9,10 +9,7 @@ import torch.utils._pytree
 
 from . import _attributes, _devices, _process, _wrappers
 from . import _shadowgraph as _C
-from ._shadowgraph import is_fake, known_contents
-from ._unfake import unfake
-
-__all__ = ["CrossRefMode", "detect_fake_mode", "fake", "is_fake", "known_contents", "unfake"]
+from ._shadowgraph import is_fake
 
 
 class Scope(_C.Context):

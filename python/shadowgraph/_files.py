@@ -43,15 +43,13 @@ def keep_copies(context):
     _thread.copies = {}
 
 
-def fakes_of(value, device=None):
+def fakes_of(value, device=None, made=None):
     """Returns the nested structure with each real tensor replaced by its fake tensor.
 
     device: device of the fake tensors, or a function from the real tensor to a device. Defaults to the real device.
+    made: {id of a real tensor: (its fake tensor, itself)}; preserves sharing.
     """
-    return _fakes_of(value, device, {})
-
-
-def _fakes_of(value, device, made):
+    made = {} if made is None else made
     if isinstance(value, torch.Tensor):
         if not _C.is_fake(value) and id(value) not in made:
             made[id(value)] = (_fake_on(value, device(value) if callable(device) else device), value)
@@ -61,17 +59,17 @@ def _fakes_of(value, device, made):
             for entries in (module._parameters, module._buffers):
                 for name, tensor in entries.items():
                     if tensor is not None:
-                        entries[name] = _fakes_of(tensor, device, made)
+                        entries[name] = fakes_of(tensor, device, made)
         return value
     if isinstance(value, dict):
-        fakes = {key: _fakes_of(each, device, made) for key, each in value.items()}
+        fakes = {key: fakes_of(each, device, made) for key, each in value.items()}
         if type(value) is dict:
             return fakes
         value.update(fakes)  # an OrderedDict with its _metadata
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_fakes_of(each, device, made) for each in value))
+        return type(value)(*(fakes_of(each, device, made) for each in value))
     if type(value) in (list, tuple):
-        return type(value)(_fakes_of(each, device, made) for each in value)
+        return type(value)(fakes_of(each, device, made) for each in value)
     return value
 
 

@@ -1,6 +1,7 @@
 """Converts graphs to torch.fx.GraphModule and back."""
 
 import contextlib
+import functools
 import itertools
 import operator
 import re
@@ -14,11 +15,10 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from . import _capture, _fx_checkpoints, _inputs, _models
 from . import _shadowgraph as _C
-from ._fake import fake, unfake
+from ._fake import fake
 from ._keywords import keywords_apart
 from ._shadowgraph import Graph
-
-__all__ = ["from_fx", "to_fx"]
+from ._unfake import unfake
 
 _NOTE = "fx"  # note that keeps the name of the torch.fx node
 _STOPS = "stops_gradient"  # marks a detach inserted by to_fx
@@ -89,7 +89,7 @@ class _Converter:
             module = _fx_checkpoints.checkpoint_fx(module)
         if self._model is not None:
             self._adopt(module)  # torch.fx copies only what the graph reads
-            module.register_forward_pre_hook(_CapturedShapes(self._input_shapes), with_kwargs=True)
+            module.register_forward_pre_hook(functools.partial(_check_shapes, self._input_shapes), with_kwargs=True)
         return module
 
     def _adopt(self, root):
@@ -237,19 +237,14 @@ class _Converter:
         return made
 
 
-class _CapturedShapes:
+def _check_shapes(captured, module, args, kwargs):
     """Forward hook that rejects inputs of other shapes, for which constants of the graph would be wrong."""
-
-    def __init__(self, captured):
-        self._captured = captured
-
-    def __call__(self, module, args, kwargs):
-        given = dict(zip(self._captured, args)) | kwargs
-        for name, shape in self._captured.items():
-            value = given.get(name)
-            if isinstance(value, torch.Tensor) and shape is not None and tuple(value.shape) != shape:
-                raise _C.Error(f"input {name} has shape {tuple(value.shape)}, but the graph was captured for {shape} "
-                               "and its sizes are constants; capture the model again with the new shape")  # fmt: skip
+    given = dict(zip(captured, args)) | kwargs
+    for name, shape in captured.items():
+        value = given.get(name)
+        if isinstance(value, torch.Tensor) and shape is not None and tuple(value.shape) != shape:
+            raise _C.Error(f"input {name} has shape {tuple(value.shape)}, but the graph was captured for {shape} and "
+                           "its sizes are constants; capture the model again with the new shape")  # fmt: skip
 
 
 class FakeValues:
@@ -373,7 +368,7 @@ class _Runner:
 
     def run(self, inputs, named):
         module, device = self._module, self._device
-        constants = {node.target: _attribute(module, node.target) for node in self._nodes
+        constants = {node.target: operator.attrgetter(node.target)(module) for node in self._nodes
                      if node.op == "get_attr" and node.meta.get("kind") == "constant"}  # fmt: skip
         # The module without its constants, which stay real tensors.
         rest = torch.nn.Module()
@@ -387,7 +382,7 @@ class _Runner:
                 for node in self._nodes:
                     if node.op == "get_attr":
                         constant = constants.get(node.target)
-                        self._values[node] = _attribute(rest, node.target) if constant is None else constant
+                        self._values[node] = operator.attrgetter(node.target)(rest) if constant is None else constant
                 self._session = session
                 self._stacks = self._all_stacks()
                 body = [node for node in self._nodes if node.op not in ("placeholder", "get_attr", "output")]
@@ -428,20 +423,15 @@ class _Runner:
         by_name = dict(zip(names, inputs)) | named
         given = {}
         for node in placeholders:
-            if node.target in by_name:
-                value = by_name[node.target]
-            elif node.args:
-                value = node.args[0]
-            else:
-                value = _of_meta(node)
-            is_created = not isinstance(value, torch.Tensor)
+            if node.target not in by_name and not node.args:
+                given[node] = (_of_meta(node, self._device), False)
+                continue
+            value = by_name[node.target] if node.target in by_name else node.args[0]
+            keep = isinstance(value, torch.Tensor) and not value.is_floating_point()
             if _inputs.is_spec(value):
                 value = _inputs.from_spec(value, self._device)
-            elif isinstance(value, _Geometry):
-                value = value.make(self._device)
             elif isinstance(value, torch.Tensor) and not _C.is_fake(value):
                 value = mode.from_real(value, self._device)
-            keep = isinstance(value, torch.Tensor) and not is_created and not value.is_floating_point()
             given[node] = (value, keep)
         return given
 
@@ -456,7 +446,11 @@ class _Runner:
             stack = node.meta.get("nn_module_stack")
             if stack is not None:
                 before = tuple(
-                    (_path(path), getattr(kind, "__name__", str(kind).rpartition(".")[2]), str(key))
+                    (
+                        re.sub(r"^L\['self'\]\.?", "", path),
+                        getattr(kind, "__name__", str(kind).rpartition(".")[2]),
+                        str(key),
+                    )
                     for key, (path, kind) in stack.items()
                 )
                 if node.op == "call_module" and before and before[-1][0] == node.target:
@@ -524,7 +518,7 @@ class _Runner:
         else:
             call = self._module.get_submodule(node.target)
         phase = node.meta.get("phase", "forward")
-        with contextlib.nullcontext() if phase == "forward" else _capture.phase(phase):
+        with contextlib.nullcontext() if phase == "forward" else _C.Phase(phase):
             self._values[node] = call(*args, **kwargs)
         for unused in self._last_used_by.get(node, ()):
             del self._values[unused]
@@ -533,36 +527,19 @@ class _Runner:
         return torch.fx.node.map_arg(structure, lambda node: self._values[node])
 
 
-class _Geometry:
-    def __init__(self, shape, stride, dtype, requires_grad):
-        self._shape, self._stride, self._dtype, self._requires_grad = shape, stride, dtype, requires_grad
-
-    def make(self, device):
-        made = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=device)
-        return made.requires_grad_(self._requires_grad)
-
-
-def _of_meta(node):
+def _of_meta(node, device):
+    """Returns a tensor with the geometry that a placeholder's meta describes."""
     of_graph = node.meta.get("shadowgraph_node")
     if of_graph is not None:
-        (value,) = of_graph.outputs
-        return _Geometry(value.shape, value.stride, value.dtype, False)  # captured below autograd
+        (value,) = of_graph.outputs  # captured below autograd
+        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
     known = node.meta.get("val", node.meta.get("example_value", node.meta.get("tensor_meta")))
     if hasattr(known, "shape"):
-        shape = [int(size) for size in known.shape]
-        stride = known.stride() if callable(known.stride) else known.stride
-        return _Geometry(shape, [int(step) for step in stride], known.dtype, bool(known.requires_grad))
+        strides = known.stride() if callable(known.stride) else known.stride
+        shape, stride = [int(size) for size in known.shape], [int(step) for step in strides]
+        made = torch.empty_strided(shape, stride, dtype=known.dtype, device=device)
+        return made.requires_grad_(bool(known.requires_grad))
     raise _C.Error(f"no input for placeholder {node.target}; pass a tensor or a string such as 'f32[8,16]'")
-
-
-def _attribute(module, target):
-    for name in target.split("."):
-        module = getattr(module, name)
-    return module
-
-
-def _path(path):
-    return re.sub(r"^L\['self'\]\.?", "", path)
 
 
 def _source(node):

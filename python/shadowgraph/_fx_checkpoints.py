@@ -17,8 +17,6 @@ from . import _shadowgraph as _C
 KEY = "activation_checkpoint"
 NAMES = "activation_checkpoint_names"
 
-__all__ = ["checkpoint_fx"]
-
 
 @dataclass
 class Run:
@@ -161,14 +159,9 @@ class _Nesting:
         arguments = ", ".join([*map(repr, given), *(f"{node!r}={node!r}" for node in bound)])
         yield f"{indent}def {function}({arguments}):\n"
         yield from self._of_items(run.items, indent + "    ")
-        yield f"{indent}    return {_tuple(returned)}\n"
+        together = repr(returned[0]) if len(returned) == 1 else f"({', '.join(map(repr, returned))})"
+        yield f"{indent}    return {together}\n"
         call = f"{_CALL}({', '.join([function, *map(repr, given)])}, use_reentrant=False)"
         targets = ", ".join(repr(node) for node in returned)
         line = f"{targets} = {call}" if returned else call
         yield indent + line + (f";  {' = '.join(map(repr, dropped))} = None\n" if dropped else "\n")
-
-
-def _tuple(nodes):
-    if len(nodes) == 1:
-        return repr(nodes[0])
-    return "(" + ", ".join(map(repr, nodes)) + ")"

@@ -13,8 +13,6 @@ from . import _shadowgraph as _C
 from . import _wrappers
 from ._shadowgraph import Graph
 
-__all__ = ["CompiledGraph", "ReplayResult"]
-
 _COLUMNS = ("name", "operator", "args", "results", "module", "phase")
 _WIDTHS = (None, None, 72, 60, None, None)  # characters; longer cells are cut
 

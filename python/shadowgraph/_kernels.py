@@ -9,19 +9,6 @@ import torch
 from . import _shadowgraph as _C
 from ._shadowgraph import CompiledOperators, ScopedKernelOverride
 
-__all__ = ["CompiledOperators", "ScopedKernelOverride", "compilable_operators", "compile_operators",
-           "operators_without_kernels", "override_kernel"]  # fmt: skip
-
-
-def compilable_operators() -> list[str]:
-    """Returns the names of operators that kernels can be compiled for, with overloads: "aten::add.Tensor"."""
-    return _C.compilable_operators()
-
-
-def operators_without_kernels() -> dict[str, str]:
-    """Returns {operator: reason} for the libtorch operators that kernels cannot be compiled for."""
-    return _C.operators_without_kernels()
-
 
 def compile_operators(operators: Iterable[str] | None = None, device: str | torch.device = "cpu", *,
                       exact: bool = False, measure: bool = True) -> CompiledOperators:  # fmt: skip

@@ -24,7 +24,13 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
     @functools.wraps(entry)
     def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         given = [name for name in own if name in kwargs]
-        refuse_shared(entry.__name__, given, names_taken_by(args[0]) if given and args else ())
+        taken = names_taken_by(args[0]) if given and args else ()
+        if shared := [name for name in given if name in taken]:
+            name, public = shared[0], f"sg.{entry.__name__}"
+            raise TypeError(
+                f"{name}= is ambiguous: {public} and the program both accept it. Pass the program's argument by "
+                f"position or bind it with functools.partial(fn, {name}=...); {name}= then applies to {public}"
+            )
         return entry(*args, **kwargs)
 
     return call
@@ -37,16 +43,6 @@ def list_options(entry, but=()):
     head = [entry.__doc__.rstrip(), "", "    Further keywords, None by default:", ""]
     entry.__doc__ = "\n".join([*head, *wrapped, ""])
     return lines
-
-
-def refuse_shared(entry, given, taken):
-    """Raises TypeError for the first keyword in `given` that the program accepts, too."""
-    for name in given:
-        if name in taken:
-            raise TypeError(
-                f"{name}= is ambiguous: sg.{entry} and the program both accept it. Pass the program's argument by "
-                f"position or bind it with functools.partial(fn, {name}=...); {name}= then applies to sg.{entry}"
-            )
 
 
 def names_taken_by(program):

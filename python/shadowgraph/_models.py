@@ -65,22 +65,19 @@ def is_exported(module):
     return isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
 
 
-class Conversion:
+class Conversion(collections.Counter[tuple[str, str]]):
     """Counts the parameters that dtype= converted from another dtype."""
-
-    def __init__(self):
-        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def note(self, before, parameter):
         if parameter.dtype != before:
-            self._counts[(str(before).removeprefix("torch."), str(parameter.dtype).removeprefix("torch."))] += 1
+            self[(str(before).removeprefix("torch."), str(parameter.dtype).removeprefix("torch."))] += 1
 
     def text(self):
         """Returns a note for the report, empty if no parameter was converted."""
         return "; ".join(
             f"dtype={after} converted {count} parameter{'s' if count > 1 else ''} from {before}; omit dtype= to keep "
             f"{'their' if count > 1 else 'its'} dtype"
-            for (before, after), count in self._counts.items()
+            for (before, after), count in self.items()
         )
 
 

@@ -14,9 +14,7 @@ from . import _shadowgraph as _C
 from ._distributed import as_rank, ranks_of, world_size
 from ._fake import fake
 from ._libraries import when_imported
-from ._schedules import PipelineRank, is_static, stages_of
-
-__all__ = ["PipelineShapes", "infer_shapes", "pipeline_shapes", "shared_shapes"]
+from ._schedules import PipelineRank, is_schedule, is_static, stages_of
 
 _STAGE = "torch.distributed.pipelining.stage"
 _SCHEDULES = "torch.distributed.pipelining.schedules"
@@ -198,7 +196,8 @@ def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, 
 
 def shared_shapes(make, model, inputs, target, device, dtype, train, options):
     """Returns a context with the shapes of a pipeline, inferred once for all ranks; a null context for other models."""
-    if not isinstance(model, PipelineRank) or not model.infers_shapes or PipelineShapes.here() is not None:
+    known = PipelineShapes.here() is not None or is_schedule(make)  # of this rank, which has no function for others
+    if known or not isinstance(model, PipelineRank) or not model.infers_shapes:
         return contextlib.nullcontext()
     args, kwargs = _inputs.as_call(inputs)
     with fake(device, **options):
@@ -211,7 +210,11 @@ def infer_shapes(make, args, kwargs, target, device, dtype, backward=None):
     ranks = _schedules_of_all_ranks(make, device, dtype)
     owners = {stage.stage_index: (rank, schedule, stage) for rank, schedule in ranks for stage in stages_of(schedule)}
     shapes = PipelineShapes(stages_of(ranks[0][1])[0].num_stages)
-    _check_owners(owners, shapes.stages, len(ranks))
+    if any(index not in owners for index in range(shapes.stages)):
+        raise _C.Error(
+            f"called as the {len(ranks)} ranks of its pipeline, the function created stages "
+            f"{', '.join(map(str, sorted(owners)))} of {shapes.stages}; {_EACH_CALL}"
+        )
     with shapes:
         _exchange(shapes, owners, args, kwargs, target, backward)
     return shapes
@@ -243,15 +246,6 @@ def _schedules_of_all_ranks(make, device, dtype):
         group = stages_of(first[1])[0].group or torch.distributed.group.WORLD
         members = ranks_of(group.group_name)
     return [first, *(create(as_rank(member)) for member in members if member != first[0].rank)]
-
-
-def _check_owners(owners, stages, ranks):
-    missing = [index for index in range(stages) if index not in owners]
-    if missing:
-        raise _C.Error(
-            f"called as the {ranks} ranks of its pipeline, the function created stages "
-            f"{', '.join(map(str, sorted(owners)))} of {stages}; {_EACH_CALL}"
-        )
 
 
 def _exchange(shapes, owners, args, kwargs, target, backward):

@@ -12,8 +12,6 @@ from . import _capture, _keywords, _models
 from . import _shadowgraph as _C
 from ._shadowgraph import ClusterPlan, Graph, PipelineRun, PipelineSchedule, PlanTable, SimulatedPlan
 
-__all__ = ["PlanSweep", "pipeline", "plan", "simulate_plan"]
-
 
 class PlanSweep:
     """Plans a model on a cluster under varying settings. Arguments are those of `sg.plan`.

@@ -4,6 +4,7 @@ All patches are here and in `_devices`, `_files` and `_reads`. A patched functio
 is active on the calling thread. Process-wide flags (`_Flags`) are set while any thread is in a mode.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import inspect
@@ -36,20 +37,9 @@ def install():
     """Installs all patches. Runs once per process; thread safe."""
     if _installed:
         return
-    failed = []
-
-    def run():
-        try:
-            _install()
-        except BaseException as error:
-            failed.append(error)
-
     # Interrupts are raised on the calling thread and would leave half of the patches.
-    thread = threading.Thread(target=run, name="shadowgraph.install")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    with concurrent.futures.ThreadPoolExecutor(1, "shadowgraph.install") as pool:
+        pool.submit(_install).result()
 
 
 def _install():
@@ -238,15 +228,11 @@ def _patch_checkpoints():
         self.pack_hook = pack_and_record
 
 
-@contextlib.contextmanager
-def _initialized_cuda():
+class _initialized_cuda(_C.Cleanup):
     """Lets checkpoint() save the random states of CUDA devices."""
-    before = torch.cuda._initialized
-    torch.cuda._initialized = True
-    try:
-        yield
-    finally:
-        torch.cuda._initialized = before
+
+    def _enter(self):
+        self.set(torch.cuda, "_initialized", True)
 
 
 def _name_of(function):

@@ -1,6 +1,5 @@
 """sg.profile and its report."""
 
-import difflib
 import html
 import json
 import os
@@ -8,8 +7,7 @@ import pathlib
 
 from . import _capture, _ranks
 from . import _shadowgraph as _C
-
-__all__ = ["Profile", "profile"]
+from ._shared import nearest
 
 EXPORTS = {
     "svg": ("graph.svg", lambda report: report.graph.svg()),
@@ -107,8 +105,7 @@ class Profile(_C.Profile):
         """
         for name in export:
             if name not in EXPORTS:
-                near = difflib.get_close_matches(name, EXPORTS, 1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+                hint = nearest(name, EXPORTS, " (did you mean {}?)")
                 raise _C.Error(f"unknown export '{name}'{hint}; expected one of {', '.join(EXPORTS)}")
         os.makedirs(folder, exist_ok=True)
         self.graph.save(os.path.join(folder, "graph.sg"))

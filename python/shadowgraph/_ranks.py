@@ -1,6 +1,7 @@
 """Profiles every rank of a distributed program: groups identical ranks into roles and reports costs per role."""
 
 import collections
+import functools
 import html
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +14,6 @@ from . import _shadowgraph as _C
 from ._distributed import as_rank, in_world
 from ._fake import fake
 from ._shadowgraph import Graph
-
-__all__ = ["RankProfiles", "Role", "of_ranks"]
 
 
 class Role(NamedTuple):
@@ -134,23 +133,18 @@ def _axes(size: int) -> list[_Axis] | None:
     return axes[::-1] if stride == size else None
 
 
-class _RankModels:
-    """Calls the model function as different ranks and caches signatures of the models."""
+_SignatureOfRank = Callable[[int], tuple]
 
-    def __init__(self, make: Callable[[], Any], device: Any, dtype: torch.dtype | None):
-        self._make, self._device, self._dtype = make, device, dtype
-        self._signatures: dict[int, tuple] = {}
 
-    def model(self, rank: int) -> torch.nn.Module:
+def _signatures(make: Callable[[], Any], device: Any, dtype: torch.dtype | None) -> _SignatureOfRank:
+    """Returns a function from a rank to the signature of its model, which it creates once."""
+
+    @functools.cache
+    def signature(rank: int) -> tuple:
         with as_rank(rank):
-            model = _models.create(self._make, self._device, self._dtype)
-        self._signatures[rank] = _signature(model)
-        return model
+            return _signature(_models.create(make, device, dtype))
 
-    def signature(self, rank: int) -> tuple:
-        if rank not in self._signatures:
-            self.model(rank)
-        return self._signatures[rank]
+    return signature
 
 
 def _signature(model: torch.nn.Module) -> tuple:
@@ -160,11 +154,11 @@ def _signature(model: torch.nn.Module) -> tuple:
                  for name, tensor in named for suffix, part in _wrappers.inner(tensor))  # fmt: skip
 
 
-def _runs(models: _RankModels, rank: int, axis: _Axis) -> list[range]:
+def _runs(signature: _SignatureOfRank, rank: int, axis: _Axis) -> list[range]:
     """Returns the ranges of positions on an axis, starting at `rank`, whose models are equal. Bisects the axis."""
 
     def same(a: int, b: int) -> bool:
-        return models.signature(rank + a * axis.stride) == models.signature(rank + b * axis.stride)
+        return signature(rank + a * axis.stride) == signature(rank + b * axis.stride)
 
     ends = []  # last position of each range
     pending = [(0, axis.size - 1)]
@@ -181,20 +175,20 @@ def _runs(models: _RankModels, rank: int, axis: _Axis) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(cuts)]
 
 
-def _roles(models: _RankModels, axes: list[_Axis]) -> list[list[int]]:
+def _roles(signature: _SignatureOfRank, axes: list[_Axis]) -> list[list[int]]:
     """Returns the ranks of each role; the first one represents the role."""
     roles = [[0]]
     for axis in axes:
         roles = [[rank + place * axis.stride for place in run for rank in role]
-                 for role in roles for run in _runs(models, role[0], axis)]  # fmt: skip
+                 for role in roles for run in _runs(signature, role[0], axis)]  # fmt: skip
     return [sorted(role) for role in roles]
 
 
-def _names(models: _RankModels, roles: list[list[int]], is_pipeline: bool) -> list[str]:
+def _names(signature: _SignatureOfRank, roles: list[list[int]], is_pipeline: bool) -> list[str]:
     """Names roles after their pipeline stages, and their first rank if that is ambiguous."""
     if len(roles) == 1:
         return ["all"]
-    stages = [_stages(models.signature(role[0])) if is_pipeline else "" for role in roles]
+    stages = [_stages(signature(role[0])) if is_pipeline else "" for role in roles]
     counts = collections.Counter(stages)
     return [name if name and counts[name] == 1 else f"{name} like rank {role[0]}".strip()
             for name, role in zip(stages, roles)]  # fmt: skip
@@ -224,15 +218,15 @@ def _given_roles(roles: Any, size: int) -> dict[Any, list[int]]:
 
 
 def _found_roles(
-    models: _RankModels, first: torch.nn.Module, axes: list[_Axis] | None, size: int
+    signature: _SignatureOfRank, first: torch.nn.Module, axes: list[_Axis] | None, size: int
 ) -> dict[Any, list[int]]:
     if axes is None:
         if isinstance(first, _schedules.PipelineRank):
             raise _C.Error("cannot find roles, because the process groups of rank 0 are not the axes of one mesh; pass "
                            "roles=lambda rank: ... to group identical ranks")  # fmt: skip
         axes = [_Axis(1, size)] if size > 1 else []
-    found = _roles(models, axes)
-    return dict(zip(_names(models, found, isinstance(first, _schedules.PipelineRank)), found))
+    found = _roles(signature, axes)
+    return dict(zip(_names(signature, found, isinstance(first, _schedules.PipelineRank)), found))
 
 
 def _calls_of(graph: Graph) -> collections.Counter[tuple]:
@@ -274,7 +268,7 @@ def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | 
             return of_rank()
 
     with in_world(world) as size:
-        models = _RankModels(make, device, dtype)
+        signature = _signatures(make, device, dtype)
         with fake(device, **options):
             with as_rank(0):
                 first = _models.create(make, device, dtype)
@@ -282,7 +276,7 @@ def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | 
             if ranks != "all":
                 by_role = {f"rank {rank}": [rank] for rank in ranks}
             else:
-                by_role = _found_roles(models, first, axes, size) if roles is None else _given_roles(roles, size)
+                by_role = _found_roles(signature, first, axes, size) if roles is None else _given_roles(roles, size)
         with _pipelines.shared_shapes(make, first, inputs, target, device, dtype, train, options):
             found: list[Role] = []
             for name, members in by_role.items():

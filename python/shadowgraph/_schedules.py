@@ -8,8 +8,6 @@ import torch.utils._pytree
 
 from . import _shadowgraph as _C
 
-__all__ = ["PipelineRank", "as_model", "is_schedule", "is_static", "name_of", "stages_of"]
-
 
 def is_schedule(program):
     pipelining = sys.modules.get("torch.distributed.pipelining.schedules")

@@ -16,8 +16,6 @@ from ._distributed import fake_process_group
 from ._fake import fake
 from ._shadowgraph import Serving
 
-__all__ = ["serve"]
-
 
 def serve(model: Any, *, spec: str, context: int, weights: str | None = None, keep: Iterable[str] | None = None,
           dtype: torch.dtype | None = None, tensor_parallel: int = 1, memory: int = 0, interconnect: str = "",

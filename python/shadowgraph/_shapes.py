@@ -8,9 +8,7 @@ import torch
 from . import _process
 from . import _shadowgraph as _C
 from ._fake import fake
-from ._shadowgraph import Graph, ShapePropagation, Value, operators_with_rule
-
-__all__ = ["operators_with_rule", "propagate", "register_composite_rule", "register_rule"]
+from ._shadowgraph import Graph, ShapePropagation, Value
 
 
 def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any) -> ShapePropagation:

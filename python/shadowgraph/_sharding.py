@@ -14,8 +14,6 @@ from . import _shadowgraph as _C
 from ._eager_plan import eager_plan
 from ._shadowgraph import Graph
 
-__all__ = ["Sharding", "shard"]
-
 _Json = dict[str, Any]  # inside the class, dict is a method
 _Strings = dict[str, str]
 _Solution = str | os.PathLike | Mapping[str, Any] | Iterable[int]
@@ -50,9 +48,7 @@ class Sharding:
 
     def __repr__(self) -> str:
         costs = self.dict()
-        return _C.printable(
-            f"<shadowgraph.Sharding of {costs['title']}: {_C.human_bytes(costs['peak'])} per device>"
-        )
+        return _C.printable(f"<shadowgraph.Sharding of {costs['title']}: {_C.human_bytes(costs['peak'])} per device>")
 
     def layouts(self) -> _Strings:
         """Returns {name: layout} of parameters, buffers and inputs, with layouts such as "S(0),R"."""

@@ -1,5 +1,6 @@
 """Changes of process-wide state: patches, and changes that several contexts share."""
 
+import difflib
 import functools
 import os
 import threading
@@ -47,6 +48,11 @@ def replaces(owner, name):
         return function
 
     return replace
+
+
+def nearest(word, names, hint="; did you mean '{}'?"):
+    """Returns the hint with the name that is most like a misspelled word, or "" if none is."""
+    return "".join(hint.format(name) for name in difflib.get_close_matches(word, list(names), 1))
 
 
 def set_variable(name, value):

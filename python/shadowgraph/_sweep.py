@@ -12,8 +12,6 @@ from . import _capture
 from . import _shadowgraph as _C
 from ._shadowgraph import Graph, SymbolicGraph
 
-__all__ = ["SizeCost", "SizeSweep", "fit", "sweep"]
-
 # Batch sizes to capture for a fit, as in the command line tool: small, because ranges start small, but not 1, which is
 # special. The second set is for programs that change between the sizes of the first.
 _SAMPLES = ((2, 3, 5, 7), (16, 17, 19, 23))

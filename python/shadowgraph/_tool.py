@@ -1,7 +1,6 @@
 """Captures some.module:factory and hf:CONFIG.json for the command line tool (cli/tool.h, python/src/tool.cpp)."""
 
 import contextlib
-import difflib
 import functools
 import importlib
 import json
@@ -16,6 +15,9 @@ import torch
 
 from . import _capture, _distributed, _eager_plan, _inputs, _models, _plans, _serving, _training
 from . import _shadowgraph as _C
+from ._shared import nearest
+
+_HINT = "; did you mean {}?"
 
 
 def capture(request):
@@ -171,14 +173,9 @@ def _program(source):
     program = _module(kind)
     for name in rest.split("."):
         if not hasattr(program, name):
-            raise _C.Error(f"module {kind} has no attribute '{name}'{_suggestion(name, dir(program))}")
+            raise _C.Error(f"module {kind} has no attribute '{name}'{nearest(name, dir(program), _HINT)}")
         program = getattr(program, name)
     return program
-
-
-def _suggestion(word, names):
-    near = difflib.get_close_matches(word, names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _module(name):
@@ -188,7 +185,7 @@ def _module(name):
         if error.name != name:  # imported by the module
             raise
         files = [file[:-3] for file in os.listdir() if file.endswith(".py")]
-        raise _C.Error(f"no module named '{name}'{_suggestion(name, files)}") from None
+        raise _C.Error(f"no module named '{name}'{nearest(name, files, _HINT)}") from None
 
 
 def _configuration(path):

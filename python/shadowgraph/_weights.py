@@ -3,15 +3,13 @@
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from . import _shadowgraph as _C
-
-__all__ = ["Weights"]
-
+from ._shared import nearest
 
 _SAFETENSORS_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -80,7 +78,7 @@ class Weights:
 
     def _holder(self, name):
         if name not in self._of:
-            raise _C.DeferredError(f"the weights contain no tensor '{name}'{_nearest(name, self._of)}")
+            raise _C.DeferredError(f"the weights contain no tensor '{name}'{nearest(name, self._of)}")
         return self._of[name]
 
     def _add(self, part):
@@ -214,10 +212,3 @@ def _copy(view, device, dtype):
     """Copies a tensor, so that the result shares no memory with the file or dict."""
     device = view.device if device is None else device
     return torch.empty(view.shape, dtype=dtype or view.dtype, device=device).copy_(view)
-
-
-def _nearest(name, names: Iterable[str]):
-    import difflib
-
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""

@@ -9,7 +9,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/context.h"
-#include "shadowgraph/capture/activation_checkpoint.h"
 
 namespace shadowgraph::python {
 

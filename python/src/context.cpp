@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <string>
 
 namespace shadowgraph::python {
 namespace {

@@ -1,15 +1,10 @@
 // Context managers in C++, which restore state also when an interrupt hits any Python function.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <functional>
-#include <memory>
-#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "python/src/binding.h"
 

@@ -4,10 +4,10 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph::python {
 
@@ -55,10 +55,10 @@ py::object operand_object(const Operand& operand) {
 // First error since begin_cost_rules(). Not thrown immediately: the library treats a throwing rule as an unknown cost.
 thread_local std::string failure;
 
-// Rules of an operator. Never freed; a later registration replaces them.
-struct PythonRules {
-  py::object flops, bytes, scratch;
-};
+constexpr std::array kKinds{"flops", "bytes", "scratch"};
+constexpr std::array kRules{&OperatorCosts::flops, &OperatorCosts::bytes, &OperatorCosts::scratch};
+// Rules of an operator by kind. Never freed; a later registration replaces them.
+using PythonRules = std::array<py::object, kKinds.size()>;
 
 PythonRules& rules_of(const std::string& name) {
   static auto* all = new std::map<std::string, PythonRules>;
@@ -105,38 +105,37 @@ void warn_if_unknown(const std::string& name) {
 
 void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,
                           const py::object& scratch) {
+  const std::array given{&flops, &bytes, &scratch};
   PythonRules& rules = rules_of(name);
-  const bool known = rules.flops || rules.bytes || rules.scratch;
   OperatorCosts costs;
-  const auto add = [&](CostRule& rule, py::object PythonRules::*member, const py::object& given, const char* kind) {
-    if (given.is_none()) return;
-    if (PyCallable_Check(given.ptr()) == 0) {
-      throw Error(fmt::format("register_cost('{}'): {}= must be a function of an OperandShapes, not {}", name, kind,
-                              std::string(py::repr(given))));
+  std::array<bool, kKinds.size()> before{}, now{};
+  for (size_t i = 0; i < kKinds.size(); ++i) {
+    before[i] = bool(rules[i]);
+    now[i] = !given[i]->is_none();
+    if (!now[i]) continue;
+    if (PyCallable_Check(given[i]->ptr()) == 0) {
+      throw Error(fmt::format("register_cost('{}'): {}= must be a function of an OperandShapes, not {}", name,
+                              kKinds[i], std::string(py::repr(*given[i]))));
     }
-    rule = [name, member, kind](const OperandShapes& call) {
+    costs.*kRules[i] = [name, i](const OperandShapes& call) {
       const py::gil_scoped_acquire gil;
-      return evaluate(rules_of(name).*member, name, kind, call);
+      return evaluate(rules_of(name)[i], name, kKinds[i], call);
     };
-  };
-  add(costs.flops, &PythonRules::flops, flops, "flops");
-  add(costs.bytes, &PythonRules::bytes, bytes, "bytes");
-  add(costs.scratch, &PythonRules::scratch, scratch, "scratch");
-  if (!costs.flops && !costs.bytes && !costs.scratch) {
+  }
+  constexpr decltype(now) kNone{};
+  if (now == kNone) {
     throw Error(fmt::format("register_cost('{}') requires at least one of flops=, bytes=, scratch=", name));
   }
-  const auto same = [](const py::object& old, const CostRule& now) { return bool(old) == bool(now); };
-  if (!known) {
+  if (before == kNone) {
     warn_if_unknown(name);
     register_cost(name, std::move(costs));
-  } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) ||
-             !same(rules.scratch, costs.scratch)) {
+  } else if (before != now) {
     throw Error(
         fmt::format("register_cost('{}') was called before with other kinds of rules; pass the same ones", name));
   }
-  if (!flops.is_none()) rules.flops = flops;
-  if (!bytes.is_none()) rules.bytes = bytes;
-  if (!scratch.is_none()) rules.scratch = scratch;
+  for (size_t i = 0; i < kKinds.size(); ++i) {
+    if (now[i]) rules[i] = *given[i];
+  }
 }
 
 }  // namespace

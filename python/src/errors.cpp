@@ -1,6 +1,8 @@
 // Translates exceptions of the C++ library to Python classes of the same name.
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
+
 #include "cli/output.h"
 #include "python/src/binding.h"
 #include "python/src/tool.h"
@@ -31,11 +33,9 @@ std::vector<ErrorClass>& classes() {
   return *all;
 }
 
+// The last one is Error itself.
 const ErrorClass& class_of(const Error& error) {
-  for (const ErrorClass& entry : classes()) {
-    if (entry.is(error)) return entry;
-  }
-  return classes().back();  // Error itself
+  return *std::ranges::find_if(classes(), [&](const ErrorClass& entry) { return entry.is(error); });
 }
 
 template <class Class>

@@ -74,29 +74,13 @@ void bind_graph_parts(py::class_<Graph, GraphPointer>& graph) {
            [](const GraphPointer& g) {
              return NodeIterator{g, g->first()};
            })
-      .def_property_readonly("nodes",
-                             [](const GraphPointer& g) {
-                               std::vector<PyNode> nodes;
-                               nodes.reserve(g->node_count());
-                               for (const NodeId node : g->nodes()) nodes.push_back({g, node});
-                               return nodes;
-                             })
+      .def_property_readonly("nodes", [](const GraphPointer& g) { return parts_of(g, g->nodes()); })
       .def(
-          "find",
-          [](const GraphPointer& g, const std::string& name) {
-            std::vector<PyNode> nodes;
-            for (const NodeId node : nodes_calling(*g, name)) nodes.push_back({g, node});
-            return nodes;
-          },
+          "find", [](const GraphPointer& g, const std::string& name) { return parts_of(g, nodes_calling(*g, name)); },
           "Returns the nodes that call an operator: all overloads (\"aten::add\") or one (\"aten::add.Tensor\").",
           py::arg("operator"))
       .def_property_readonly("storages",
-                             [](const GraphPointer& g) {
-                               std::vector<PyStorage> storages;
-                               const Numbering numbering = Numbering::of(*g);
-                               for (const StorageId storage : numbering.storages()) storages.push_back({g, storage});
-                               return storages;
-                             })
+                             [](const GraphPointer& g) { return parts_of(g, Numbering::of(*g).storages()); })
       .def_property_readonly("regions", [](const GraphPointer& g) {
         std::vector<PyRegion> regions;
         for (uint32_t i = 0; i < g->region_count(); ++i) regions.push_back({g, RegionId(i)});

@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
+#include <ranges>
 #include <sstream>
 
 #include "cli/output.h"
@@ -30,6 +31,8 @@ template <class Id>
 std::optional<Part<Id>> part_or_none(const GraphPointer& graph, Id id) {
   return id.valid() ? std::optional(Part<Id>{graph, id}) : std::nullopt;
 }
+
+py::list argument_list(const GraphPointer& graph, std::span<const Argument> arguments);
 
 py::object argument_object(const GraphPointer& graph, const Argument& argument) {
   switch (argument.kind) {
@@ -58,15 +61,18 @@ py::object argument_object(const GraphPointer& graph, const Argument& argument) 
       for (const int64_t element : graph->ints(argument)) list.append(element);
       return list;
     }
-    case ArgumentKind::kList: {
-      py::list list;
-      for (const Argument& element : graph->list(argument)) list.append(argument_object(graph, element));
-      return list;
-    }
+    case ArgumentKind::kList:
+      return argument_list(graph, graph->list(argument));
     case ArgumentKind::kConstant:
       return py::cast(graph->constant(argument.constant));
   }
   return py::none();
+}
+
+py::list argument_list(const GraphPointer& graph, std::span<const Argument> arguments) {
+  py::list list;
+  for (const Argument& argument : arguments) list.append(argument_object(graph, argument));
+  return list;
 }
 
 py::typing::Tuple<py::int_, py::ellipsis> tuple_of(std::span<const int64_t> numbers) {
@@ -89,13 +95,7 @@ void bind_node_call(py::class_<PyNode>& node) {
           "is_erased", [](const PyNode& n) { return n.graph->is_erased(n.id); },
           "True if the node was erased. All other attributes then raise GraphError.")
       .def_property_readonly(
-          "args",
-          [](const PyNode& n) {
-            record(n);
-            py::list list;
-            for (const Argument& argument : n.graph->arguments(n.id)) list.append(argument_object(n.graph, argument));
-            return list;
-          },
+          "args", [](const PyNode& n) { return argument_list(n.graph, n.graph->arguments((record(n), n.id))); },
           "Arguments in schema order: values, numbers, strings, lists, None.")
       .def_property_readonly(
           "arg_names",
@@ -126,13 +126,7 @@ void bind_node_call(py::class_<PyNode>& node) {
           },
           "Values among the arguments, including those in lists.")
       .def_property_readonly(
-          "results",
-          [](const PyNode& n) {
-            record(n);
-            py::list list;
-            for (const Argument& result : n.graph->results(n.id)) list.append(argument_object(n.graph, result));
-            return list;
-          },
+          "results", [](const PyNode& n) { return argument_list(n.graph, n.graph->results((record(n), n.id))); },
           "Results in schema order: values, lists of them, None.")
       .def_property_readonly("outputs", [](const PyNode& n) {
         record(n);
@@ -182,20 +176,12 @@ void bind_node_lifetimes(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "saved",
           [](const PyNode& n) {
-            record(n);
-            std::vector<PyValue> values;
-            for (const SavedTensor& saved : n.graph->saved(n.id)) values.push_back({n.graph, saved.value});
-            return values;
+            const auto saved = n.graph->saved((record(n), n.id));
+            return parts_of(n.graph, std::views::transform(saved, &SavedTensor::value));
           },
           "Values that autograd saves for backward at this node.")
       .def_property_readonly(
-          "frees",
-          [](const PyNode& n) {
-            record(n);
-            std::vector<PyStorage> storages;
-            for (const StorageId storage : n.graph->frees(n.id)) storages.push_back({n.graph, storage});
-            return storages;
-          },
+          "frees", [](const PyNode& n) { return parts_of(n.graph, n.graph->frees((record(n), n.id))); },
           "Storages that are freed after this node.");
 }
 
@@ -278,13 +264,7 @@ void bind_value(py::class_<PyValue>& value) {
                                return PyNode{v.graph, record(v).producer};
                              })
       .def_property_readonly(
-          "users",
-          [](const PyValue& v) {
-            record(v);
-            std::vector<PyNode> nodes;
-            for (const NodeId node : v.graph->users_of(v.id)) nodes.push_back({v.graph, node});
-            return nodes;
-          },
+          "users", [](const PyValue& v) { return parts_of(v.graph, v.graph->users_of((record(v), v.id))); },
           "Distinct nodes that use the value, in program order.")
       .def(
           "replace_all_uses_with",

@@ -19,6 +19,13 @@ using PyValue = Part<ValueId>;
 using PyStorage = Part<StorageId>;
 using PyRegion = Part<RegionId>;
 
+template <class Ids>
+auto parts_of(const GraphPointer& graph, const Ids& ids) {
+  std::vector<Part<std::remove_cvref_t<decltype(*ids.begin())>>> parts;
+  for (const auto id : ids) parts.push_back({graph, id});
+  return parts;
+}
+
 // The current node may be erased during iteration.
 struct NodeIterator {
   GraphPointer graph;

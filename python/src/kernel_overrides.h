@@ -2,8 +2,6 @@
 
 #include <c10/core/DispatchKey.h>
 
-#include <string>
-
 #include "python/src/binding.h"
 
 namespace shadowgraph::python {

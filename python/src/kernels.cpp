@@ -63,8 +63,10 @@ void bind_kernels(py::module_& m) {
           },
           py::call_guard<py::gil_scoped_release>(), "Blocks until all pending kernels are compiled.")
       .def("close", &Compiled::run, "Restores the original implementations.");
-  m.def("compilable_operators", &compilable_operators);
-  m.def("operators_without_kernels", &operators_without_kernels);
+  m.def("compilable_operators", &compilable_operators,
+        "Returns the names of operators that kernels can be compiled for, with overloads: \"aten::add.Tensor\".");
+  m.def("operators_without_kernels", &operators_without_kernels,
+        "Returns {operator: reason} for the libtorch operators that kernels cannot be compiled for.");
   m.def(
       "compile_operators",
       [](const std::vector<std::string>& operators, const std::string& device, bool exact, bool measure) {

@@ -1,9 +1,6 @@
 // Parses Python keywords using option tables (shadowgraph/options.h).
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "python/src/binding.h"
 #include "shadowgraph/options.h"
 

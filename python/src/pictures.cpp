@@ -5,10 +5,6 @@
 #include <variant>
 
 #include "python/src/binding.h"
-#include "shadowgraph/draw/draw.h"
-#include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::python {
 namespace {

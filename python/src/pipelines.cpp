@@ -5,13 +5,9 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
-#include "python/src/profile.h"
-#include "shadowgraph/draw/draw.h"
-#include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/plan/training_plan.h"
-#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -6,10 +6,7 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
-#include "shadowgraph/draw/draw.h"
-#include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
-#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

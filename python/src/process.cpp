@@ -9,16 +9,16 @@
 
 #include "python/src/binding.h"
 #include "shadowgraph/capture/language_bindings.h"
-#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::python {
 namespace {
 
-const DeviceProfile& active_profile() {
-  const FakeTensorMode* mode = detect_fake_mode({});
+FakeTensorMode& active_mode() {
+  FakeTensorMode* const mode = detect_fake_mode({});
   if (mode == nullptr) throw Error("no fake mode is active on this thread");
-  return mode->profile();
+  return *mode;
 }
+const DeviceProfile& active_profile() { return active_mode().profile(); }
 
 c10::Device cuda_device(int index) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}; }
 
@@ -164,9 +164,7 @@ void bind_process(py::module_& m) {
   m.def(
       "from_real",
       [](const at::Tensor& real, const std::optional<std::string>& device) {
-        FakeTensorMode* const mode = detect_fake_mode({});
-        if (mode == nullptr) throw Error("no fake mode is active on this thread");
-        return mode->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
+        return active_mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
       },
       "Returns the fake tensor of a real one in the active mode, on `device` or its own.", py::arg("tensor"),
       py::arg("device") = std::nullopt, py::call_guard<CppCall>());

@@ -9,11 +9,6 @@
 
 #include "cli/output.h"
 #include "python/src/cost_rules.h"
-#include "shadowgraph/draw/draw.h"
-#include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/fits.h"
-#include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph::python {
 

@@ -10,7 +10,6 @@
 
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
-#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

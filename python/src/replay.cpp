@@ -17,8 +17,12 @@ class Executor {
   Executor(const Graph& graph, const std::optional<std::string>& device, bool autograd, bool copy_inputs,
            bool check_results, std::shared_ptr<KernelGroups> groups, std::map<std::string, at::Generator> generators)
       : groups_(std::move(groups)),
-        executor_(clone(graph), options(device, autograd, copy_inputs, check_results, groups_, std::move(generators))) {
-  }
+        executor_(clone(graph), {.device = device ? std::optional(c10::Device(*device)) : std::nullopt,
+                                 .check_results = check_results,
+                                 .copy_inputs = copy_inputs,
+                                 .generators = std::move(generators),
+                                 .autograd = autograd,
+                                 .groups = groups_}) {}
 
   py::list input_names() const {
     py::list names;
@@ -40,17 +44,6 @@ class Executor {
   }
 
  private:
-  static InterpreterOptions options(const std::optional<std::string>& device, bool autograd, bool copy_inputs,
-                                    bool check_results, std::shared_ptr<NodeGroups> groups,
-                                    std::map<std::string, at::Generator> generators) {
-    return {.device = device ? std::optional(c10::Device(*device)) : std::nullopt,
-            .check_results = check_results,
-            .copy_inputs = copy_inputs,
-            .generators = std::move(generators),
-            .autograd = autograd,
-            .groups = std::move(groups)};
-  }
-
   const std::shared_ptr<KernelGroups> groups_;
   ReplayExecutor executor_;
   std::atomic<bool> running_ = false;

@@ -1,7 +1,6 @@
 // Serving estimates (shadowgraph/plan/serving.h).
 #include "shadowgraph/plan/serving.h"
 
-#include <nlohmann/json.hpp>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -9,9 +8,6 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
-#include "shadowgraph/error.h"
-#include "shadowgraph/graph/edit.h"
-#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

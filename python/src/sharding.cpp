@@ -5,7 +5,6 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
-#include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -3,11 +3,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "python/src/profile.h"
-#include "shadowgraph/graph/edit.h"
-#include "shadowgraph/passes/symbolic.h"
-#include "shadowgraph/profile/fits.h"
-#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::python {
 namespace {

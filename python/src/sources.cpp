@@ -2,7 +2,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -7,8 +7,6 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/tool.h"
-#include "shadowgraph/graph/edit.h"
-#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -3,8 +3,7 @@
 // uses.
 //
 // A copy is valid as long as nothing writes to its source. A value backed by a copy (the copy or a view of it)
-// therefore records the version of the storage that was copied. Reading one at a later version is an error, as is
-// writing to one.
+// therefore records the version of the storage that was copied. Reading a later version, or writing it, is an error.
 #include "shadowgraph/shard/apply.h"
 
 #include <ATen/TensorUtils.h>
@@ -23,8 +22,8 @@
 #include <vector>
 
 #include "core/calls/calls_on_fakes.h"
-#include "core/fake/process_groups.h"
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/graph.h"
@@ -35,12 +34,10 @@
 
 namespace shadowgraph {
 
-namespace {
-
-std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
+static std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
 // Returns contiguous strides in the order of the given strides.
-std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+static std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
@@ -52,8 +49,6 @@ std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const 
   }
   return dense;
 }
-
-}  // namespace
 
 class Application {
  public:
@@ -305,7 +300,6 @@ class Application {
     return made;
   }
 
-  // Returns for each operand whether the node writes to it.
   std::vector<bool> written_operands(NodeId node) const {
     std::vector<bool> written;
     const OperatorFacts& facts = read_.facts(node);
@@ -386,7 +380,6 @@ class Application {
     if (names_strides) strides_ = std::move(strides);
   }
 
-  // Returns true if a view by strides equals a view by sizes.
   bool is_reshape(ValueId source, ValueId result) const {
     const auto ref = [](std::span<const int64_t> ints) { return c10::IntArrayRef(ints.data(), ints.size()); };
     const auto strides = at::detail::computeStride(ref(read_.sizes(source)), ref(read_.strides(source)),
@@ -544,8 +537,7 @@ class Application {
     LocalValue& known = values_[value];
     known = {local, layout, std::nullopt};
     if (is_new && program_.self_of(storage) != lives_in) {
-      // The result is new memory in the whole program but aliases an operand here. That is equivalent unless either is
-      // written to.
+      // New memory in the whole program but an alias of an operand here: equivalent unless either is written to.
       bool written = is_written_later(storage);
       for (size_t i = 0; i < operands.size(); ++i) {
         if (made_.value(taken[i].made).storage == lives_in) {

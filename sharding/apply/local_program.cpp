@@ -148,18 +148,15 @@ ValueId zero_rows(LocalProgram& program, ValueId tensor, ValueId others) {
 // contiguous blocks, which a collective sends or receives in place. Otherwise one clone moves the factor to the front
 // first, or back into its position afterwards.
 //
-// all_gather S(1) of [4, 6] over 2:  [4, 3] -> all_gather [8, 3] -> view [2, 4, 3] -> permute [4, 2, 3] -> clone -> [4,
-// 6]
+// all_gather S(1) of [4, 6] over 2: [4, 3] -> all_gather [8, 3] -> view [2, 4, 3] -> permute [4, 2, 3] -> clone [4, 6]
 
-namespace {
-
-std::vector<int64_t> sizes_of(const Graph& graph, ValueId value) {
+static std::vector<int64_t> sizes_of(const Graph& graph, ValueId value) {
   const auto sizes = graph.sizes(value);
   return {sizes.begin(), sizes.end()};
 }
 
 // Splits dimension `dim` of `sizes` into factors: stretches, pieces, and the size of a piece.
-std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t stretches, int64_t pieces) {
+static std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t stretches, int64_t pieces) {
   std::vector<int64_t> factors(sizes.begin(), sizes.end());
   const int64_t rest = factors[dim] / (stretches * pieces);
   factors[dim] = stretches;
@@ -167,16 +164,14 @@ std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t s
   return factors;
 }
 
-std::vector<int64_t> without(std::span<const int64_t> factors, size_t position) {
+static std::vector<int64_t> without(std::span<const int64_t> factors, size_t position) {
   std::vector<int64_t> rest(factors.begin(), factors.end());
   rest.erase(rest.begin() + static_cast<int64_t>(position));
   return rest;
 }
 
 // Returns c10d's reduction for a partial tensor. A mean is a sum followed by a division.
-std::string_view reduction(PartialOp op) { return to_string(op == PartialOp::kAverage ? PartialOp::kSum : op); }
-
-}  // namespace
+static std::string_view reduction(PartialOp op) { return to_string(op == PartialOp::kAverage ? PartialOp::kSum : op); }
 
 Argument Redistributor::group(size_t axis) {
   const MeshAxis& mesh_axis = mesh_.axes[axis];
@@ -305,8 +300,7 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
     gone = old_dim + 3;
   } else {
     // The new pieces are not equal parts of the old ones.
-    const ValueId whole = all_gather(source, sizes, before, axis);
-    return slice(whole, sizes, step.after, axis);
+    return slice(all_gather(source, sizes, before, axis), sizes, step.after, axis);
   }
   const std::vector<int64_t> held = without(factors, gone);
   const size_t position = coming - (gone < coming ? 1 : 0);

@@ -3,11 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
-#include <c10/core/GradMode.h>
 
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -17,7 +15,6 @@
 
 #include "core/calls/calls_on_fakes.h"
 #include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/shard/layout.h"
 #include "shadowgraph/shard/rules.h"
@@ -60,7 +57,6 @@ class LocalProgram {
   ValueId new_result(NodeId node, const at::Tensor& fake, ValueId like = {});
   // Calls a node with one result on its operands' fake tensors and adds that result.
   ValueId only_result(NodeId node);
-  // Appends a node with one result and returns that result.
   ValueId call_for_one(const char* name, std::initializer_list<Argument> arguments);
 
   // Nodes of a redistribution: each has one new result or is a view.
@@ -100,7 +96,6 @@ LocalIndices local_indices(LocalProgram& program, ValueId indices, const Shardin
 std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId others);
 ValueId zero_rows(LocalProgram& program, ValueId tensor, ValueId others);
 
-// Creates the nodes that redistribute a tensor. Internal to sharding/apply.
 class Redistributor {
  public:
   // All arguments must outlive it.
@@ -120,8 +115,7 @@ class Redistributor {
                          size_t axis);
   ValueId all_to_all(ValueId source, std::span<const int64_t> sizes, const Layout& before,
                      const RedistributionStep& step);
-  // Moves the factor at `position` to the front of memory. `factors` are the dimensions, split, in the order of the
-  // result.
+  // Moves the factor at `position` to the front of memory. `factors`: the split dimensions, in the order of the result.
   ValueId to_front(ValueId source, std::span<const int64_t> factors, size_t position);
   // Moves the first factor back to `position`. `factors` are those of the result.
   ValueId from_front(ValueId source, std::span<const int64_t> factors, size_t position);

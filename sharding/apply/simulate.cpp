@@ -1,4 +1,3 @@
-// Runs the graphs of all ranks in one process.
 #include "shadowgraph/shard/simulate.h"
 
 #include <ATen/Context.h>
@@ -47,7 +46,6 @@ std::vector<int64_t> sizes_from(std::string_view text) {
   throw Error(fmt::format("invalid sizes '{}'; expected a form such as \"2,3\" or \"scalar\"", text));
 }
 
-// Splits "a;b;c".
 std::vector<std::string_view> parts_of(std::string_view text) {
   std::vector<std::string_view> parts;
   while (true) {

@@ -106,10 +106,8 @@ std::string to_string(const Layout& layout) {
   return text;
 }
 
-namespace {
-
 // Parses one placement such as "S(0,8)" from the front of `rest`; returns nullopt if there is none.
-std::optional<Placement> take_placement(std::string_view& rest) {
+static std::optional<Placement> take_placement(std::string_view& rest) {
   const auto take = [&](std::string_view word) {
     const bool found = rest.starts_with(word);
     if (found) rest.remove_prefix(word.size());
@@ -135,8 +133,6 @@ std::optional<Placement> take_placement(std::string_view& rest) {
   if (!dim || !outer || !take(")")) return std::nullopt;
   return Placement::shard(*dim, *outer);
 }
-
-}  // namespace
 
 Layout Layout::parse(std::string_view text) {
   std::vector<Placement> placements;
@@ -203,15 +199,13 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
 // layouts depend on both ends: every axis may be replicated, shard any dimension as a whole (S(d)), or have a placement
 // of either end. Vertices are created on demand, their edges once. Each starting layout has a separate search.
 
-namespace {
-
-bool same_shard(const Placement& a, const Placement& b) {
+static bool same_shard(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
 }
 
 // Returns the layout after a gather over `axis`. Shards nested within it become nested within each of its pieces, and
 // the pieces of an axis around it are multiplied accordingly.
-Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
+static Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   const Placement cut = layout[axis];
   int64_t pieces = 1;
   for (size_t outer = 0; outer <= axis; ++outer) {
@@ -223,8 +217,6 @@ Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   }
   return layout;
 }
-
-}  // namespace
 
 std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
                                                       const DeviceMesh& mesh, std::span<const int64_t> sizes) {
@@ -278,7 +270,6 @@ int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int
 
 namespace {
 
-// Orders layouts for use as map keys.
 struct LayoutOrder {
   static auto key(const Placement& p) { return std::tuple(p.kind, p.op, p.dim, p.outer); }
   bool operator()(const Layout& a, const Layout& b) const {
@@ -290,8 +281,7 @@ struct LayoutOrder {
 struct PricedStep {
   RedistributionStep step;
   uint32_t to = 0;
-  int64_t picoseconds = 0;
-  int64_t wire = 0;
+  int64_t picoseconds = 0, wire = 0;
 };
 
 // The data about a step that the search needs.
@@ -314,7 +304,6 @@ struct RedistributionPlanner::State {
   RedistributionRates rates;
   std::vector<ProcessGroupInfo> groups;  // by axis
 
-  // The layouts reachable from those of one tensor.
   class Space {
    public:
     Space(const State& state, std::span<const int64_t> sizes, int64_t element_bytes, std::vector<Placement> placements)

@@ -1,8 +1,6 @@
-// Overlaps collectives with products of linear layers. Internal to sharding/overlap.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -14,7 +12,6 @@
 
 #include "ir/analysis/operand_source.h"
 #include "ir/edit/bulk_edits.h"
-#include "shadowgraph/error.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/graph.h"
@@ -90,7 +87,6 @@ NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
   return calls(graph, gather, kGather) ? gather : NodeId();
 }
 
-// Returns products that read a value or views of it.
 std::vector<NodeId> products_of(const Graph& graph, ValueId value, std::vector<NodeId>* others = nullptr) {
   std::vector<NodeId> products;
   std::vector<ValueId> open{value};
@@ -340,8 +336,7 @@ class IssueOrder {
     return leaves;
   }
 
-  // Waits for results that leave the phase before its next collective of the same kind: a sum of gradients keeps the
-  // sent memory alive.
+  // Waits for results that leave the phase before its next collective of the kind, since a sum keeps sent memory alive.
   void issue_waits_like(NodeId collective) {
     std::vector<NodeId>& lazy = lazy_waits_[graph_.node(collective).target];
     std::vector<NodeId> stay;

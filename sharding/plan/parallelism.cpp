@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/graph/analysis.h"
@@ -57,8 +56,7 @@ bool ends_with_layer(std::string_view module, std::string_view layer) {
 // Returns the dimension of a parameter that `role` shards; negative if none.
 int64_t dimension_of(LinearSharding role, std::string_view name, size_t rank) {
   if (role == LinearSharding::kNone) return -1;
-  const bool bias = name.ends_with("bias");
-  if (rank == 1) return bias && role == LinearSharding::kColumns ? 0 : -1;
+  if (rank == 1) return name.ends_with("bias") && role == LinearSharding::kColumns ? 0 : -1;
   if (rank != 2) return -1;
   const bool transposed = name.find(".c_attn.") != std::string_view::npos ||
                           name.find(".c_fc.") != std::string_view::npos ||
@@ -93,9 +91,7 @@ class CutParameters {
     const int64_t left = dimension(operand(node, adds ? "mat1" : "self"));
     const int64_t right = dimension(operand(node, "mat2"));
     if ((left < 0) == (right < 0)) return std::nullopt;
-    const bool sums = left == 1 || right == 0;
-    if (sums) return Placement::partial();
-    return Placement::shard(left == 0 ? 0 : 1);
+    return left == 1 || right == 0 ? Placement::partial() : Placement::shard(left == 0 ? 0 : 1);
   }
 
  private:

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -14,7 +13,6 @@
 #include "support/json.h"
 
 namespace shadowgraph {
-
 namespace {
 
 constexpr const char* kPlanFormat = "shadowgraph-layouts";

@@ -69,9 +69,7 @@ MemoryUse MemoryUse::of(const Graph& graph) {
 }
 
 bool MemoryUse::is_tied(const Graph& graph, NodeId node, ValueId operand) const {
-  if (graph.node(node).target == target_of(Builtin::kGradient)) {
-    return graph.arguments(node)[0].ref.value == operand;
-  }
+  if (graph.node(node).target == target_of(Builtin::kGradient)) return graph.arguments(node)[0].ref.value == operand;
   const StorageId storage = graph.value(operand).storage;
   if (!storage.valid()) return false;
   const std::vector<int64_t>& at = writes[storage];
@@ -144,9 +142,7 @@ void ShardingProblemBuilder::make_variables() {
       problem_.variables_[variable - 1].nodes.push_back(node);
     }
     const std::vector<ShardingProblem::TensorOf> by = problem_.tensors_of(node);
-    for (size_t r = 0; r < tensors.results.size(); ++r) {
-      made_by_[tensors.results[r]] = by[tensors.operands.size() + r];
-    }
+    for (size_t r = 0; r < tensors.results.size(); ++r) made_by_[tensors.results[r]] = by[tensors.operands.size() + r];
   }
   const uint32_t count = static_cast<uint32_t>(problem_.variables_.size());
   for (uint32_t v = 0; v < count; ++v) finish_variable(v);
@@ -174,7 +170,6 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   return strategies;
 }
 
-// Returns the number of the new variable.
 uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors, RuleSource source,
                                                std::span<const AxisStrategy> axis, const NodeTime& time) {
   const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, axis, options_.mesh);
@@ -388,8 +383,7 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
   }
   std::sort(events.begin(), events.end());
   std::vector<LiveInterval> stacked;
-  int64_t count = 0;
-  int64_t since = 0;
+  int64_t count = 0, since = 0;
   for (size_t i = 0; i < events.size();) {
     const int64_t at = events[i].first;
     int64_t change = 0;
@@ -585,7 +579,6 @@ void ShardingProblemBuilder::finish_edges() {
   }
 }
 
-// Ties the variables of add_memory to those that produce the results.
 void ShardingProblemBuilder::tie_memory() {
   std::map<size_t, uint32_t> of_size;
   for (const auto& [number, holder] : ties_) {
@@ -607,8 +600,7 @@ int64_t ShardingProblemBuilder::exposed(const MatrixKey& key, uint16_t from, uin
   // Rows are contiguous if the dimensions before them have size 1.
   const auto cuts_rows = [&](const Placement& placement) {
     if (!placement.is_shard() || placement.outer != 1) return false;
-    const auto rows = key.sizes.begin() + placement.dim;
-    return std::all_of(key.sizes.begin(), rows, [](int64_t size) { return size == 1; });
+    return std::all_of(key.sizes.begin(), key.sizes.begin() + placement.dim, [](int64_t size) { return size == 1; });
   };
   const auto behind = [&](int64_t products) {
     const int64_t hidden = std::min(cost, products);
@@ -644,9 +636,7 @@ CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
   }
   for (const uint16_t from : key.from) {
     const int64_t* row = nullptr;
-    if (distances != nullptr) {
-      row = &distances->costs[distances->number.at(from) * distances->layouts.size()];
-    }
+    if (distances != nullptr) row = &distances->costs[distances->number.at(from) * distances->layouts.size()];
     for (size_t j = 0; j < key.to.size(); ++j) {
       const bool same = from == key.to[j];
       int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];

@@ -18,7 +18,6 @@
 
 namespace shadowgraph {
 
-// Uses of memory, by position in program order.
 struct MemoryUse {
   std::vector<NodeId> nodes;
   IdMap<NodeId, int64_t> position;
@@ -46,10 +45,8 @@ class ShardingProblemBuilder {
     bool tied = false;
   };
   struct EdgeKey {
-    uint32_t producer = 0;  // variable, and tensor index in it
-    uint32_t result = 0;
-    uint32_t user = 0;
-    uint32_t slot = 0;
+    uint32_t producer = 0, result = 0;  // variable, and tensor index in it
+    uint32_t user = 0, slot = 0;
     bool tied = false;
     auto operator<=>(const EdgeKey&) const = default;
   };

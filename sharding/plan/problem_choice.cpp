@@ -1,4 +1,3 @@
-// Applies pins to the problem, and converts between plans and solver choices.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,9 +15,7 @@ ShardingProblem::~ShardingProblem() = default;
 ShardingProblem::ShardingProblem(ShardingProblem&&) noexcept = default;
 ShardingProblem& ShardingProblem::operator=(ShardingProblem&&) noexcept = default;
 
-namespace {
-
-std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, const DeviceMesh& mesh) {
+static std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, const DeviceMesh& mesh) {
   if (pin.layout.size() != mesh.axes.size()) {
     throw Error(fmt::format("pin {}={} does not match mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
   }
@@ -34,8 +31,6 @@ std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, con
   }
   return nodes;
 }
-
-}  // namespace
 
 // Puts pinned nodes into separate classes, since a pin may cover only part of a class.
 void ShardingProblemBuilder::split_pinned_classes() {

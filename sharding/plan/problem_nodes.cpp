@@ -55,9 +55,7 @@ class Classifier {
 
   NodeClasses classes() {
     NodeClasses found;
-    for (const NodeId node : graph_.nodes()) {
-      found.class_of[node] = number_of(key_of(found, node));
-    }
+    for (const NodeId node : graph_.nodes()) found.class_of[node] = number_of(key_of(found, node));
     // Renumbers the classes densely, since they share their numbers with module paths.
     std::unordered_map<uint32_t, uint32_t> dense;
     for (const NodeId node : graph_.nodes()) {
@@ -97,10 +95,8 @@ class Classifier {
     return fmt::format("{} {}", key, ordinals_[same]++);
   }
 
-  // Returns the index of a value among its producer's results.
   uint32_t position_of(ValueId value) const {
-    uint32_t position = 0;
-    uint32_t found = 0;
+    uint32_t position = 0, found = 0;
     graph_.for_each_output(graph_.value(value).producer, [&](ValueId v) {
       if (v == value) found = position;
       ++position;

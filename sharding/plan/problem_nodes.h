@@ -12,8 +12,7 @@
 
 namespace shadowgraph {
 
-// Returns placeholders whose name matches the glob, or else the one node "n329" of the graph's text; in program order,
-// possibly empty.
+// Returns placeholders whose name matches the glob, or else the node "n329" of the text; in program order, or empty.
 std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name);
 
 // Groups identical nodes of a program into classes, each of which is decided by one variable.
@@ -26,7 +25,6 @@ std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name);
 // their operands are; such chains begin at parameters, whose names have paths.
 //
 // Folding restricts the search space but is always valid: nodes of a class have the same strategies and costs.
-
 struct NodeClasses {
   IdMap<NodeId, uint32_t> class_of;
   uint32_t count = 0;
@@ -47,8 +45,7 @@ struct MeshStrategy {
 std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
                                           std::span<const AxisStrategy> axis, const DeviceMesh& mesh);
 
-// Returns the strategies of sg::input and other placeholders, sg::alias and outputs on one axis: replicate, or shard a
-// dimension.
+// Returns the strategies of placeholders, sg::alias and outputs on one axis: replicate, or shard a dimension.
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
 
 }  // namespace shadowgraph

@@ -1,10 +1,8 @@
-// Searches or evaluates a plan, assesses it, and writes the result as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <map>
@@ -50,7 +48,6 @@ namespace {
 constexpr double kGoodEfficiency = 0.9;  // efficiency above which no speedups are suggested
 constexpr double kNotableShare = 0.05;   // fraction of the step time
 
-// Use of each mesh axis by a plan.
 struct AxisUse {
   std::vector<bool> anything;    // some tensor is sharded or partial
   std::vector<bool> vocabulary;  // log_softmax is sharded
@@ -303,8 +300,7 @@ std::optional<double> seconds_with_identical_layers(const Graph& graph, const Sh
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// Evaluates a preset plan; one that exceeds the memory limit is reported with the reason. Without a preset, solves the
-// unrestricted problem.
+// Evaluates a preset plan, with the reason if it exceeds the memory limit; without one, solves the free problem.
 ParallelismCost compare_with(std::optional<Parallelism> hand, const Graph& graph, const ShardingProblem& problem,
                              const DeviceMesh& mesh, const SolveOptions& solving) {
   ParallelismCost compared{.name = hand ? std::string(to_string(*hand)) : "best found"};
@@ -337,8 +333,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
     }
     std::string line;
     for (size_t i = 0; i < rows[r].size(); ++i) {
-      const bool last = i + 1 == rows[r].size();
-      line += fmt::format("  {:<{}}", rows[r][i], last ? 0 : widths[i]);
+      line += fmt::format("  {:<{}}", rows[r][i], i + 1 == rows[r].size() ? 0 : widths[i]);
     }
     text += line + "\n";
   }
@@ -348,14 +343,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
 std::string placeholder_table(const ShardingResult& answer, int rows) {
   // Tensors whose names differ only by numbers and that have the same layout share a line.
   struct Alike {
-    int64_t count = 0;
-    int64_t bytes = 0;
-    int64_t local = 0;
+    int64_t count = 0, bytes = 0, local = 0;
   };
   std::vector<std::pair<std::string, std::string>> order;
   std::map<std::pair<std::string, std::string>, Alike> alike;
-  int64_t bytes = 0;
-  int64_t local = 0;
+  int64_t bytes = 0, local = 0;
   for (const PlaceholderLayout& tensor : answer.placeholders) {
     const auto key = std::pair(without_numbers(tensor.name), to_string(tensor.layout));
     const auto [at, is_new] = alike.try_emplace(key);

@@ -1,7 +1,5 @@
-// Plans a captured step, with or without recompute, and writes the search rounds as text and JSON.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <array>
@@ -145,14 +143,12 @@ class AlternatingSearch {
   }
 
  private:
-  // Returns the graph with the segments of `choice` recomputed.
   Graph with(const CheckpointChoice& choice) const {
     Graph copy = clone(graph_);
     if (!choice.segments.empty()) checkpoint_segments(copy, choice.segments);
     return copy;
   }
 
-  // Returns true if there is a plan.
   bool try_sharding(const char* what, const CheckpointChoice& choice) {
     if (is_known(choice)) return true;
     sharded_.push_back(&choice);
@@ -191,8 +187,7 @@ class AlternatingSearch {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks decrease along the curve for the unsharded step, but not necessarily for a device. The returned choice has
-    // been checked.
+    // Peaks decrease along the curve for the unsharded step, not always for a device; the returned choice is checked.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {
@@ -337,17 +332,15 @@ const OptionTable<ShardingRequest>& ShardingRequest::table() {
   return table;
 }
 
-namespace {
-
 // Returns the request's device and links, or else the default ones of the graph's device.
-Machine machine_of(const ShardingRequest& request, const Graph& graph) {
+static Machine machine_of(const ShardingRequest& request, const Graph& graph) {
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
   Machine machine = request.device ? Machine::of(*request.device) : Machine::find({}, {}, {}, device.type());
   if (request.links) machine.links = request.links;
   return machine;
 }
 
-ShardOptions options_of_search(const ShardingRequest& request) {
+static ShardOptions options_of_search(const ShardingRequest& request) {
   ShardOptions options{.compare = request.compare,
                        .explain = request.explain,
                        .rank = request.rank,
@@ -361,7 +354,7 @@ ShardOptions options_of_search(const ShardingRequest& request) {
   return options;
 }
 
-ShardingResult searched_or_given(const Graph& graph, ShardingOptions sharding, const ShardingRequest& request) {
+static ShardingResult searched_or_given(const Graph& graph, ShardingOptions sharding, const ShardingRequest& request) {
   ShardOptions options = options_of_search(request);
   if (!request.parallelism.empty()) options.parallelism = parse_parallelism(request.parallelism, request.mesh);
   if (request.solution.empty()) return shard(graph, sharding, options);
@@ -374,8 +367,6 @@ ShardingResult searched_or_given(const Graph& graph, ShardingOptions sharding, c
   sharding.pins.insert(sharding.pins.end(), given.layouts.begin(), given.layouts.end());
   return shard(graph, sharding, options);
 }
-
-}  // namespace
 
 Sharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
                              const RecomputeAndShardOptions& options) {

@@ -1,7 +1,6 @@
 // Rewrites a mean loss as a sum and a division: mean(losses) = sum(losses) / total weight.
 //
-//     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)
-//
+//     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)      becomes
 //     %s, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=2, ignore_index=-100)
 //     %l = aten::div.Tensor(%s, %w)
 //
@@ -19,18 +18,15 @@
 #include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph {
-namespace {
 
 constexpr size_t kReduction = 3;
 
-bool is_mean_loss(const Graph& graph, NodeId node) {
+static bool is_mean_loss(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::nll_loss_forward" && name != "aten::nll_loss2d_forward") return false;
   const Argument& reduction = graph.arguments(node)[kReduction];
   return reduction.kind == ArgumentKind::kInt && reduction.i == at::Reduction::Mean;
 }
-
-}  // namespace
 
 int64_t split_mean_losses(Graph& graph) {
   std::vector<NodeId> losses;
@@ -64,7 +60,6 @@ int64_t split_mean_losses(Graph& graph) {
 //     gradient       = g - exp(result) * sum(g)
 //
 // The normalized dimension can then be sharded. The formulas are those of passes/decompose/.
-
 int64_t split_log_softmaxes(Graph& graph) {
   constexpr const char* kSplit[] = {"aten::_log_softmax", "aten::_log_softmax_backward_data"};
   std::set<std::string> stay{"aten::amax", "aten::sub", "aten::exp", "aten::sum",

@@ -5,13 +5,11 @@
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +43,6 @@ std::string place_of(const Graph& graph, NodeId node) {
   return module.empty() ? "the model" : module;
 }
 
-// An attention call with some arguments replaced.
 class AttentionCall {
  public:
   AttentionCall(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) : op_(op), arguments_(arguments) {}
@@ -353,7 +350,6 @@ class ContextExchange {
     }
   }
 
-  // Replaces positions by those of the rank's two chunks.
   void positions(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     const bool has_start = op.operator_name().overload_name == "start";
     const auto argument = [&](const char* name) {

@@ -2,7 +2,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -78,8 +77,7 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
   return products;
 }
 
-// Throws Error if a module has further per-expert parameters. They are indexed by expert, and other ranks hold some of
-// the experts.
+// Throws Error if a module has further parameters indexed by expert: other ranks hold some of the experts.
 void check_other_parameters(const Graph& graph, const std::vector<GroupedProduct>& products, int64_t experts) {
   std::set<std::string> modules;
   std::set<NodeId> weights;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "shadowgraph/capture/process_group.h"
-#include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
@@ -17,7 +16,6 @@ std::vector<int64_t> ranks_of_group(int64_t ranks, int64_t apart);
 // Describes a group in the graph, after the placeholders.
 void add_group_note(Graph& graph, const ProcessGroupInfo& group);
 
-// Registers the graph's groups in this process during its lifetime.
 class GroupsOfGraph {
  public:
   explicit GroupsOfGraph(const Graph& graph);
@@ -39,9 +37,7 @@ class GroupsOfGraph {
 //
 //     rows -> [padded] -> all_to_all -> sorted -> products .. products -> sorted -> all_to_all -> [truncated] -> rows
 //
-// Each rank sends the same number of rows to every other. So it has as many rows as before, of fewer experts, times the
-// capacity factor.
-
+// Each rank sends equally many rows to every other, so it has as many as before times the capacity factor.
 struct ExpertLayers {
   int64_t experts = 0;  // per layer; 0: none
   int64_t rows = 0;     // of all experts of a layer, per micro-batch
@@ -67,7 +63,6 @@ bool is_of_experts(const Graph& graph, NodeId placeholder);
 //
 // A sequence is split into 2 * ranks chunks; rank r has chunks r and 2 * ranks - 1 - r. This balances causal attention:
 //
-//
 //     all its queries    to its own keys          causal, as captured; overlaps with the gather of keys and values
 //     all its queries    to first chunks of lower ranks
 //     its last chunk     to both chunks of higher ranks
@@ -79,7 +74,6 @@ bool is_of_experts(const Graph& graph, NodeId placeholder);
 // Supported: aten's fused attention (flash, efficient, cuDNN, CPU) without mask and dropout. An arange with as many
 // numbers as a rank has tokens counts as positions. Losses remain means over a rank's tokens; gradients are averaged
 // over ranks, as in data parallelism. A model that shifts its labels does so within chunks.
-
 struct ContextRanks {
   int64_t ranks = 1;
   int64_t rank = 0;   // in the group

@@ -28,8 +28,7 @@ uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
   return element;
 }
 
-// Inserts a split into a chain in which each divides the next. Returns false if it is present or does not fit the
-// chain.
+// Inserts a split into a chain in which each divides the next. Returns false if it is present or does not fit.
 bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (at <= 1 || at >= extent || extent % at != 0) return false;
   const auto place = std::lower_bound(splits.begin(), splits.end(), at);
@@ -132,8 +131,7 @@ class FactorAnalysis::Finder {
       int64_t before = 1;
       for (const FactorId f : tensor.dims[d]) {
         const Factor& factor = factors.factors[f];
-        const bool shared = !factor.whole && factor.extent > 1;
-        if (shared && tensor.dims[d].size() == 1) {
+        if (!factor.whole && factor.extent > 1 && tensor.dims[d].size() == 1) {
           parent[root_of(parent, dim)] = root_of(parent, own + f);
         } else if (tensor.dims[d].size() > 1 && factor.extent > 1) {
           ties_.push_back({dim, own + f, before});

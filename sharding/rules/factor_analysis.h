@@ -10,7 +10,6 @@
 #include <span>
 #include <vector>
 
-#include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/shard/rules.h"
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/units.h"
@@ -138,7 +137,6 @@ bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
 
 constexpr int64_t kUnknown = -1;
 
-// A tensor and the pattern it is matched with.
 struct Bound {
   TensorFactors* tensor;
   const TensorPattern* pattern;
@@ -527,8 +525,7 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
   }
 }
 
-// Gives written tensors the layouts of the results that alias them. `out=` tensors have the dimensions of those
-// results.
+// Gives written tensors the layouts of the results that alias them, and `out=` tensors also their dimensions.
 void FactorBuilder::tie_written() {
   const OperatorFacts& facts = call.target().facts();
   for (const OperatorFacts::Alias& alias : facts.aliases) {

@@ -75,7 +75,6 @@ struct PlaceFactors {
   NodeFactors factors;
 };
 
-// A call as seen by rules.
 class NodeCall {
  public:
   NodeCall(const Graph& graph, NodeId node);
@@ -104,7 +103,6 @@ class Misfit : public Error {
   using Error::Error;
 };
 
-// Builds NodeFactors; throws Misfit.
 class FactorBuilder {
  public:
   explicit FactorBuilder(const NodeCall& call);
@@ -131,8 +129,7 @@ class FactorBuilder {
     local(LocalArgument::Kind::kScaled, argument, std::move(factors));
   }
   void apply(const std::vector<RuleClause>& clauses);
-  // Checks and completes the factors. Unmentioned dimensions are not sharded; written operands get their result's
-  // layout.
+  // Completes and checks: unmentioned dimensions are not sharded; written operands get their result's layout.
   NodeFactors finish();
 
  private:
@@ -142,7 +139,6 @@ class FactorBuilder {
   std::vector<FactorId> named(const std::vector<std::string>& names) const;
 };
 
-// Matches a pattern rule with a call.
 void bind_patterns(const RuleText& rule, FactorBuilder& builder);
 
 // Builds the factors of an operator class, which a rule selects by name.
@@ -182,7 +178,6 @@ struct ShardingRules::Table {
 // Returns the strategy that shards `factor` after `outer` of its elements; nullopt if a tensor has the factor twice, or
 // a written operand would change its layout.
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
-// Returns the strategy that replicates all tensors.
 AxisStrategy replicated(const NodeFactors& factors);
 // Returns true if written operands keep their layouts. An overwritten operand takes its new layout.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);

@@ -17,7 +17,6 @@
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
-
 namespace {
 
 struct ClassRow {
@@ -40,7 +39,6 @@ TensorFactors& self_of(FactorBuilder& b) {
   return b.made.operands[0];
 }
 
-// Names unnamed dimensions d0, d1, ...
 void name_dims(FactorBuilder& b, TensorFactors& tensor) {
   for (size_t d = 0; d < tensor.dims.size(); ++d) {
     if (tensor.dims[d].empty()) tensor.dims[d] = {b.factor(fmt::format("d{}", d), tensor.sizes[d])};
@@ -55,8 +53,7 @@ void view_passes_partial(FactorBuilder& b) {
   b.monotone({{argument}}, false);
 }
 
-// Assigns the factors of `whole` to the tensor's dimensions, aligned from the right. Dimensions of size 1 get none:
-// they are replicated.
+// Assigns the factors of `whole` to the tensor's dimensions, from the right. Dimensions of size 1 are replicated.
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
   const size_t rank = tensor.dims.size();
   if (rank > whole.dims.size()) throw Misfit("an operand has more dimensions than the result");
@@ -110,8 +107,7 @@ void transpose(const RuleText& rule, FactorBuilder& b) {
   move_dims(b, from);
 }
 
-// squeeze, unsqueeze: add and remove dimensions of size 1. A dimension removed because it has size 1 must not get size
-// 1 by sharding.
+// squeeze, unsqueeze: add and remove dimensions of size 1. A removed dimension must not have size 1 only by sharding.
 void squeeze(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
@@ -153,8 +149,7 @@ void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
     b.whole(to);
     return;
   }
-  size_t i = 0;
-  size_t j = 0;
+  size_t i = 0, j = 0;
   int64_t left = 1;  // remainder of from's dimension i - 1
   int64_t right = 1;
   size_t number = 0;
@@ -228,7 +223,6 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// Passes all dimensions except one.
 void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactors& to, size_t to_dim) {
   size_t at = 0;
   for (size_t d = 0; d < from.dims.size(); ++d) {
@@ -259,8 +253,7 @@ void diagonal(const RuleText& rule, FactorBuilder& b) {
   b.linear({{backward ? "grad_output" : "self"}});
 }
 
-// slice, slice_backward, narrow: one of several equal pieces can be sharded like all: [0:64] of 128 is one half of (2
-// x).
+// slice, slice_backward, narrow: one of several equal pieces can be sharded like all: [0:64] of 128 is half of (2 x).
 void piece(FactorBuilder& b, TensorFactors& whole, TensorFactors& part, size_t dim, int64_t start, int64_t step,
            std::string_view start_name, std::string_view length_name) {
   pass_others(b, whole, dim, part, dim);
@@ -428,7 +421,6 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   for (Factor& factor : b.made.factors) factor.whole |= whole;
 }
 
-// Any sharding of the requested sizes.
 void factory(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   name_dims(b, made);
@@ -621,8 +613,7 @@ Indexed indexed(FactorBuilder& b) {
   const Argument* list = b.call.argument("indices");
   if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("the call has no indices");
   found.indices = b.operands(static_cast<uint16_t>(b.call.position("indices")));
-  size_t d = 0;
-  size_t runs = 0;
+  size_t d = 0, runs = 0;
   for (const Argument& index : b.call.graph().list(*list)) {
     if (d >= self.dims.size()) throw Misfit("the call has more indices than dimensions");
     found.dims[d] = index.kind != ArgumentKind::kNone;
@@ -696,7 +687,6 @@ void alias(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// A placeholder may have any layout.
 void placeholder(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& result : b.made.results) name_dims(b, result);
 }
@@ -713,7 +703,6 @@ void end(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Replicated only.
 void whole(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) b.whole(operand);
   for (TensorFactors& result : b.made.results) b.whole(result);

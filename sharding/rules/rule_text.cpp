@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "ir/text/cursor.h"
 
 namespace shadowgraph {
@@ -82,7 +80,6 @@ class RuleReader {
     while (rule.text.starts_with(' ')) rule.text.erase(0, 1);
   }
 
-  // Patterns contain an arrow.
   bool is_word_body() {
     Cursor ahead = cursor_;
     const std::string_view rest = ahead.take_rest();

@@ -1,4 +1,3 @@
-// The table of rules by operator: factors of a call, its strategies, and its local arguments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -299,10 +298,8 @@ const std::vector<RuleText>* ShardingRules::Table::lines_of(std::string_view nam
   return nullptr;
 }
 
-namespace {
-
 // Returns the functional form's name, "aten::add.Tensor" for "aten::add_.Tensor"; empty for other operators.
-std::string name_of_plain(std::string_view name) {
+static std::string name_of_plain(std::string_view name) {
   const std::string_view base = without_overload(name);
   if (!is_in_place_name(base)) return {};
   const std::string_view overload = overload_of(name);
@@ -310,7 +307,7 @@ std::string name_of_plain(std::string_view name) {
 }
 
 // An operator with a dropout probability draws nothing if it is 0: attention without dropout.
-bool draws_numbers(const NodeCall& call) {
+static bool draws_numbers(const NodeCall& call) {
   for (const char* name : {"dropout_p", "p"}) {
     if (call.position(name) < 0) continue;
     const Argument* probability = call.argument(name);
@@ -321,8 +318,6 @@ bool draws_numbers(const NodeCall& call) {
   }
   return true;
 }
-
-}  // namespace
 
 // Returns the operator's rule, or that of its functional form: aten::add for aten::add_.
 const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
@@ -410,7 +405,6 @@ std::vector<RuleText> read_rules(std::string_view text) {
   return rules;
 }
 
-// The factor that a mesh axis shards, if any.
 struct AxisCut {
   std::optional<FactorId> factor;
   int64_t devices = 1;

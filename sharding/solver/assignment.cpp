@@ -12,7 +12,6 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
-
 namespace {
 
 void check_intervals(std::span<const LiveInterval> live, const std::string& where) {

@@ -1,4 +1,3 @@
-// Evaluation of choices: sums of costs and usages of an assignment problem.
 #pragma once
 
 #include <cstdint>

@@ -123,7 +123,6 @@ class JsonReader {
     expect('}');
   }
 
-  // A member of an object and how it is read.
   struct Field {
     std::string_view key;
     std::function<void()> read;
@@ -326,8 +325,7 @@ void write_live(std::ostream& out, std::span<const LiveInterval> live) {
 AssignmentProblem read_assignment(std::string_view text) {
   JsonReader reader(text);
   AssignmentProblem problem;
-  bool is_ours = false;
-  bool has_problem = false;
+  bool is_ours = false, has_problem = false;
   const JsonReader::Field ours[] = {
       {"version",
        [&] {

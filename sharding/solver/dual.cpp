@@ -8,16 +8,12 @@
 
 namespace shadowgraph {
 
-namespace {
-
 // Bound on amounts, so that sums of a few stay below 2^53.
 constexpr double kLargestExact = 0x1p50;
 
-SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
+static SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
   for (size_t i = 0; i < size; ++i) least[i] = std::min(least[i], base + row[i]);
 }
-
-}  // namespace
 
 DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
   const size_t count = model.size();
@@ -151,9 +147,7 @@ double DualAscent::certified_bound() const {
     for (const double x : amounts) largest = x == kInfinite ? largest : std::max(largest, std::abs(x));
     return largest;
   };
-  double bound = 0;
-  double lost = 0;
-  double sizes = 0;
+  double bound = 0, lost = 0, sizes = 0;
   std::vector<double> sum;
   for (const uint32_t v : order_) {
     sum = unary_[v];
@@ -171,8 +165,7 @@ double DualAscent::certified_bound() const {
     if (!model_.edges()[e].table) continue;
     const std::vector<double>& to_a = gifts[message(e, true)];
     const std::vector<double>& to_b = gifts[message(e, false)];
-    double least = kInfinite;
-    double largest = 0;
+    double least = kInfinite, largest = 0;
     const double* row = tables_[e]->costs.data();
     for (size_t i = 0; i < to_a.size(); ++i, row += to_b.size()) {
       for (size_t j = 0; j < to_b.size(); ++j) {

@@ -41,8 +41,7 @@ class DualAscent {
 
  private:
   struct Half {  // an edge as seen from one of its ends
-    uint32_t edge = 0;
-    uint32_t other = 0;
+    uint32_t edge = 0, other = 0;
     bool first = false;  // this end is `a` of the edge
   };
   static size_t message(uint32_t edge, bool to_a) { return 2 * size_t{edge} + (to_a ? 0 : 1); }
@@ -83,8 +82,7 @@ void round_prices(std::vector<double>& prices);
 // Returns the payment of a choice that uses the whole limit at every point, rounded up.
 double price_of_limit(const std::vector<double>& prices, double limit);
 
-// Moves prices along the excess of a profile over the limit, by `length`. Returns false if nothing is exceeded or
-// priced.
+// Moves prices along the excess of a profile over the limit, by `length`. Returns false if none is exceeded or priced.
 bool move_prices(std::vector<double>& prices, std::span<const double> profile, double limit, double length);
 
 // Sets the dual's costs to model cost plus price times usage, rounded down. `out` marks states that a branch excludes:

@@ -19,7 +19,6 @@
 #include "support/stopwatch.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using Wide = AssignmentCost::Wide;
@@ -200,7 +199,6 @@ class CoreProgram {
   int32_t limit_column_ = -1;
 };
 
-// Feasibility does not depend on costs.
 AssignmentProblem without_costs(AssignmentProblem problem) {
   const auto clear = [](std::vector<int64_t>& costs) {
     for (int64_t& cost : costs) cost = cost == kForbidden ? kForbidden : 0;
@@ -297,8 +295,7 @@ class Conflict {
     AssignmentProblem unlimited = problem_;
     unlimited.usage_limit = kNoLimit;
     const bool by_limit = problem_.usage_limit != kNoLimit && is_possible(unlimited, 0.2).value_or(true);
-    const AssignmentProblem& asked = by_limit ? problem_ : unlimited;
-    find_needed(asked);
+    find_needed(by_limit ? problem_ : unlimited);
     return by_limit ? limit_text() : tie_text(unlimited);
   }
 

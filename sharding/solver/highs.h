@@ -28,7 +28,6 @@ struct HighsOptions {
   double gap = 0;         // relative
   double absolute_gap = 0;
   int threads = 1;
-  // Initial values of some columns.
   std::vector<int32_t> start_columns{};
   std::vector<double> start_values{};
 };

@@ -242,8 +242,7 @@ std::vector<int32_t> HighsLibrary::conflicting_rows(const HighsProgram& program,
   f.set_double(model.get(), "time_limit", std::max(time_limit, 0.0));
   f.set_int(model.get(), "iis_strategy", kIrreducibleFromLp);
   f.set_double(model.get(), "iis_time_limit", std::max(time_limit, 0.0));
-  int32_t columns = 0;
-  int32_t rows = 0;
+  int32_t columns = 0, rows = 0;
   std::vector<int32_t> column_index(program.cost.size());
   std::vector<int32_t> column_bound(program.cost.size());
   std::vector<int32_t> row_index(program.row_lower.size());

@@ -1,13 +1,11 @@
 // Lower bounds of a pairwise model with a usage limit, by branch and bound.
 //
 // If one price separates choices that use too much from choices that use too little, no prices give a better bound.
-// Splitting a variable's states in two halves helps, since each half has separate prices. The half with the lowest
-// bound is split next.
+// Splitting a variable's states in halves with separate prices helps. The one with the lowest bound is split next.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <queue>
 #include <random>
@@ -22,7 +20,6 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
-
 namespace {
 
 constexpr int kBranchSteps = 30;                     // price steps per branch
@@ -351,8 +348,7 @@ class LimitSearch {
     }
   }
 
-  // Returns the best prices perturbed over ranges of time; the perturbation grows with the time since the last
-  // improvement.
+  // Returns the best prices perturbed over ranges of time, more the longer there has been no improvement.
   std::vector<double> noisy_prices(Chain& chain) const {
     std::vector<double> prices = row_prices_;
     const double amount = std::min(1.5, 0.1 * chain.stale);

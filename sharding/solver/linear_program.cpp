@@ -1,5 +1,4 @@
-// Converts usages of pairs to usages of nodes: an edge with usages becomes a node with one strategy per pair, tied to
-// both ends.
+// Converts usages of pairs to usages of nodes: an edge with usages becomes a node, one strategy per pair, tied to both.
 #include "sharding/solver/linear_program.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,6 @@
 #include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Returns the pairs of an edge with usages, in the order of the strategies of the node that replaces it.

@@ -7,16 +7,14 @@
 
 namespace shadowgraph {
 
-namespace {
-
 constexpr uint32_t kOutside = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kPenaltyInterval = 64;     // moves between penalty updates of exceeded rows
 constexpr int64_t kRefreshInterval = 20000;  // moves between recomputations of sums, against drift
 constexpr uint32_t kHubDegree = 200;         // variables with more neighbors are rarely included in a tree
 constexpr uint32_t kTreeSizes[] = {2, 8, 16, 32, 64, 200};
 
-SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row, double base,
-                                       size_t size) {
+static SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row,
+                                              double base, size_t size) {
   for (size_t i = 0; i < size; ++i) {
     const double sum = base + row[i];
     const bool better = sum < least[i];
@@ -24,8 +22,6 @@ SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* 
     least[i] = better ? sum : least[i];
   }
 }
-
-}  // namespace
 
 LocalSearch::LocalSearch(const CompactModel& model, uint64_t seed) : model_(model), random_(seed) {
   prices_.assign(model.rows(), 0);
@@ -36,8 +32,7 @@ LocalSearch::LocalSearch(const CompactModel& model, uint64_t seed) : model_(mode
   is_forced_.assign(model.size(), false);
   adjacency_.assign(model.size(), 0);
   adjacent_edge_.assign(model.size(), 0);
-  double costs = 0;
-  double bytes = 0;
+  double costs = 0, bytes = 0;
   for (const double cost : model.cost) costs = cost < CompactModel::kForbiddenCost / 2 ? std::max(costs, cost) : costs;
   for (const double amount : model.bytes) bytes = std::max(bytes, amount);
   price_unit_ = bytes > 0 ? 1e-4 * (costs + 1) / bytes : 0;
@@ -254,9 +249,7 @@ void LocalSearch::optimize_tree() {
     least_.resize(width);
     best_[i].assign(width, keep);
     for (size_t p = 0; p < width; ++p) least_[p] = here[keep] + kept[p];
-    for (uint32_t s = 0; s < here.size(); ++s) {
-      lower_to(s, least_.data(), best_[i].data(), row_of(s), here[s], width);
-    }
+    for (uint32_t s = 0; s < here.size(); ++s) lower_to(s, least_.data(), best_[i].data(), row_of(s), here[s], width);
     for (size_t p = 0; p < width; ++p) above[p] += least_[p];
   }
   for (const uint32_t v : touched_) adjacency_[v] = 0;
@@ -278,10 +271,8 @@ void LocalSearch::step() {
   grow(root, kTreeSizes[draw(std::size(kTreeSizes))]);
   optimize_tree();
 
-  // Add the usage of the tree's new states.
   const size_t size = tree_.size();
-  uint32_t low = kOutside;
-  uint32_t high = 0;
+  uint32_t low = kOutside, high = 0;
   bool any = false;
   const auto use = [&](std::span<const CompactModel::Item> items, size_t now, size_t then) {
     for (const CompactModel::Item& item : items) {
@@ -309,8 +300,7 @@ void LocalSearch::step() {
           model_.pair_at(edge, next_[edge.a], next_[edge.b]));
     }
   }
-  double added = 0;
-  double sum = 0;
+  double added = 0, sum = 0;
   for (uint32_t r = low; r < high; ++r) {
     sum += change_[r];
     added += std::max(0.0, excess_[r] + sum) - std::max(0.0, excess_[r]);

@@ -16,7 +16,6 @@ class LocalSearch {
   LocalSearch(const CompactModel& model, uint64_t seed);
 
   void load(std::span<const uint32_t> states);
-  // Sets prices by row, with a weight.
   void set_prices(std::span<const double> prices, double weight);
   // If not bounded, moves may exceed the limit; only prices discourage it.
   void set_bounded(bool bounded) { bounded_ = bounded; }
@@ -48,9 +47,7 @@ class LocalSearch {
   std::vector<uint32_t> states_;
   std::vector<double> conditional_;  // by state: its cost plus pairs with the neighbors' present states
   std::vector<double> excess_;       // by row: usage minus limit
-  double cost_ = 0;
-  double excess_sum_ = 0;
-  double price_unit_ = 0;
+  double cost_ = 0, excess_sum_ = 0, price_unit_ = 0;
   std::vector<double> prices_;   // by row
   std::vector<double> penalty_;  // by row, of exceeded rows
   double weight_ = 0;

@@ -194,8 +194,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
     buckets[first].push_back(std::move(table));
   };
   for (CostTable& table : tables) put(std::move(table));
-  // The tables determine each variable's choice given the others. On the way back, all groups of a split bucket are
-  // evaluated again.
+  // The tables determine each variable's choice given the others. On the way back, split buckets are evaluated whole.
   std::vector<std::optional<Minimized>> solved(domains.size());
   for (const uint32_t v : order) {
     const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);

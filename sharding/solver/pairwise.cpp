@@ -15,7 +15,6 @@
 #include "sharding/solver/usage.h"
 
 namespace shadowgraph {
-
 namespace {
 
 AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
@@ -37,8 +36,7 @@ constexpr double kMostCost = 0x1p45;
 // Returns the smallest cost, times its multiplicity, that alone exceeds the total of every choice without costs that
 // large; kForbidden if there is none.
 int64_t cost_above_all(const AssignmentProblem& problem) {
-  // Costs are grouped by bit length: for each length, the sum of the largest such cost of each node and edge, and the
-  // smallest longer cost.
+  // By bit length: the sum of the largest such cost of each node and edge, and the smallest longer cost.
   constexpr size_t kBits = 64;
   std::array<Wide, kBits> largest_total{};
   std::array<int64_t, kBits> least;

@@ -33,8 +33,7 @@ struct AllowedPairs {
 };
 
 struct PairTable {
-  uint32_t rows = 0;
-  uint32_t columns = 0;
+  uint32_t rows = 0, columns = 0;
   std::vector<double> costs{};       // row-major
   std::vector<double> transposed{};  // column-major: tables are read in both directions
   AllowedPairs allowed{};            // row-major
@@ -48,8 +47,7 @@ std::shared_ptr<const PairTable> completed(PairTable table);
 class PairwiseModel {
  public:
   struct Edge {
-    uint32_t a = 0;
-    uint32_t b = 0;
+    uint32_t a = 0, b = 0;
     std::shared_ptr<const PairTable> table;  // rows are states of a; nullptr for a removed edge
     uint32_t other(uint32_t v) const { return a == v ? b : a; }
     // Returns the index of the pair of a state of v and one of the other end.
@@ -92,8 +90,7 @@ class PairwiseModel {
   void propagate();
   // Merges variables whose state is determined by a neighbor into that neighbor. Returns true if anything changed.
   bool merge_functional();
-  // Drops states that are dominated by another one of the same variable; `may(v, better, state)` can veto. Returns true
-  // if anything changed.
+  // Drops states dominated by another one of the variable; `may(v, better, state)` can veto. Returns true on a change.
   using MayReplace = std::function<bool(uint32_t, uint32_t, uint32_t)>;
   bool drop_dominated(uint32_t candidates, const MayReplace& may = nullptr);
 
@@ -102,8 +99,7 @@ class PairwiseModel {
   void reparametrize(std::vector<std::vector<double>> unary, const std::vector<std::vector<double>>& from_edges);
   // Log2 of the table entries visited by variable elimination, in total and in the largest table.
   struct Width {
-    double total = 0;
-    double largest = 0;
+    double total = 0, largest = 0;
   };
   Width width() const;
 

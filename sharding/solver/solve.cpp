@@ -12,7 +12,6 @@
 #include "support/stopwatch.h"
 
 namespace shadowgraph {
-
 namespace {
 
 using Wide = AssignmentCost::Wide;

@@ -51,14 +51,12 @@ double UsageTree::highest(uint32_t begin, uint32_t end) const {
   return best;
 }
 
-namespace {
-
-bool any_use(const std::vector<int64_t>& usages) {
+static bool any_use(const std::vector<int64_t>& usages) {
   return std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
 }
 
 // Returns the times at which usage can be maximal: the last begin before an end.
-std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std::vector<bool>& matrix_uses) {
+static std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std::vector<bool>& matrix_uses) {
   std::vector<int64_t> begins;
   std::vector<int64_t> ends;
   const auto note = [&](const std::vector<LiveInterval>& live, bool used) {
@@ -83,11 +81,9 @@ std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std:
 
 constexpr uint32_t kNoVariable = std::numeric_limits<uint32_t>::max();
 
-double finite(double cost) {
+static double finite(double cost) {
   return cost == kInfinite ? CompactModel::kForbiddenCost : std::min(cost, CompactModel::kForbiddenCost / 2);
 }
-
-}  // namespace
 
 UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& model)
     : items_(model.size()), pairs_(model.edges().size()), limit_(static_cast<double>(problem.usage_limit)) {
@@ -98,7 +94,6 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
   using Range = std::pair<uint32_t, uint32_t>;
   std::vector<std::map<Range, std::vector<double>>> items(model.size());
   std::vector<std::map<Range, std::vector<double>>> pairs(model.edges().size());
-  // Adds `bytes_of` each state or pair.
   const auto add = [&](std::map<Range, std::vector<double>>& to, const std::vector<LiveInterval>& live, size_t size,
                        const auto& bytes_of) {
     const auto point = [&](int64_t time) {
@@ -255,8 +250,7 @@ void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage)
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     for (const UsageItem& item : usage.pairs(e)) count(item);
   }
-  double fixed_here = 0;
-  double most_here = 0;
+  double fixed_here = 0, most_here = 0;
   for (uint32_t point = 0; point < usage.points(); ++point) {
     fixed_here += fixed[point];
     most_here += most[point];

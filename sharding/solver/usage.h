@@ -1,4 +1,3 @@
-// Usages of a pairwise model's variables by point of time.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +54,6 @@ class UsageModel {
   size_t points() const { return times_.size(); }
   const std::vector<UsageItem>& items(uint32_t v) const { return items_[v]; }
   double limit() const { return limit_; }
-  // Returns the usages of an edge's pairs.
   const std::vector<UsageItem>& pairs(uint32_t e) const { return pairs_[e]; }
 
   std::vector<double> profile(const PairwiseModel& model, std::span<const uint32_t> states) const;
@@ -67,21 +65,18 @@ class UsageModel {
   double limit_ = 0;
 };
 
-// A pairwise model and its usages in flat arrays for local search, with tables in both orders and without infinite
-// entries.
+// A pairwise model and its usages in flat arrays for local search: tables in both orders, without infinite entries.
 struct CompactModel {
   // The cost of forbidden entries: above all allowed sums, and small enough for exact sums of a hundred.
   static constexpr double kForbiddenCost = 0x1p46;
 
   struct Edge {
-    uint32_t a = 0;
-    uint32_t b = 0;
+    uint32_t a = 0, b = 0;
     uint64_t rows_of_a = 0;  // begin of its table in `pairs`, row-major in a
     uint64_t rows_of_b = 0;
   };
   struct Incidence {
-    uint32_t edge = 0;
-    uint32_t other = 0;
+    uint32_t edge = 0, other = 0;
   };
   struct Item {
     uint32_t begin = 0;  // rows

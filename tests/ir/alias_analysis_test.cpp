@@ -162,7 +162,7 @@ TEST(AliasAnalysis, ValuesOfAGraph) {
   EXPECT_EQ(aliases.relation(value(1), value(2)), Overlap::kNone);
   EXPECT_EQ(aliases.relation(value(0), value(1)), Overlap::kPartial);
   EXPECT_EQ(aliases.relation(value(0), value(3)), Overlap::kPartial);
-  EXPECT_TRUE(aliases.must_alias(value(0), value(4)));
+  EXPECT_EQ(aliases.relation(value(0), value(4)), Overlap::kSame);
   EXPECT_EQ(aliases.relation(value(0), value(5)), Overlap::kNone);
   EXPECT_EQ(aliases.internal(value(7)), Overlap::kPartial);
   EXPECT_EQ(aliases.internal(value(3)), Overlap::kNone);

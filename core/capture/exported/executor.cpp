@@ -2,10 +2,13 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <span>
 
+#include "core/capture/recorder.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/activation_checkpoint.h"
@@ -13,26 +16,44 @@
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
-
-void ModuleRegions::move_to(const std::vector<SavedModuleCall>& stack) {
-  size_t common = 0;
-  while (common < stack.size() && common < open_.size() && stack[common].key == open_[common].key) ++common;
-  leave_to(std::max(common, outer_count_));
-  for (size_t i = common; i < stack.size(); ++i) {
-    if (i < outer_count_) continue;  // differs from an enclosing module, which cannot be left here
-    if (recorder_ != nullptr) recorder_->enter_region(RegionKind::kModule, stack[i].path, stack[i].class_name);
-    open_.push_back(stack[i]);
-  }
-}
-
-void ModuleRegions::leave_to(size_t depth) {
-  while (open_.size() > depth) {
-    open_.pop_back();
-    if (recorder_ != nullptr) recorder_->leave_region();
-  }
-}
-
 namespace {
+
+using IValues = std::vector<c10::IValue>;
+using ValueTable = IValues;  // values computed so far in a graph, by value number
+using ModuleStack = std::vector<SavedModuleCall>;
+
+// Opens the modules that nodes were called in as regions of the active capture.
+class ModuleRegions {
+ public:
+  // `around`: modules that are already entered.
+  explicit ModuleRegions(ModuleStack around = {}) : outer_count_(around.size()), open_(std::move(around)) {}
+  ~ModuleRegions() { leave_to(outer_count_); }
+  C10_DISABLE_COPY_AND_ASSIGN(ModuleRegions);
+
+  // Leaves the modules that the next node is not in, and enters those it is in.
+  void move_to(const ModuleStack& stack) {
+    size_t common = 0;
+    while (common < stack.size() && common < open_.size() && stack[common].key == open_[common].key) ++common;
+    leave_to(std::max(common, outer_count_));
+    for (size_t i = common; i < stack.size(); ++i) {
+      if (i < outer_count_) continue;  // differs from an enclosing module, which cannot be left here
+      if (recorder_ != nullptr) recorder_->enter_region(RegionKind::kModule, stack[i].path, stack[i].class_name);
+      open_.push_back(stack[i]);
+    }
+  }
+
+ private:
+  void leave_to(size_t depth) {
+    while (open_.size() > depth) {
+      open_.pop_back();
+      if (recorder_ != nullptr) recorder_->leave_region();
+    }
+  }
+
+  Recorder* const recorder_ = current_recorder();
+  const size_t outer_count_;  // number of open modules that the caller leaves
+  ModuleStack open_;
+};
 
 const c10::IValue& value_of_operand(const ExportedOperand& operand, const ValueTable& values) {
   return operand.kind == ExportedOperand::Kind::kValue ? values[operand.value] : operand.literal;
@@ -115,8 +136,7 @@ bool is_valid_enum(const c10::Argument& argument, const c10::IValue& value) {
 
 c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
                      const ValueTable& values) {
-  // The element type distinguishes lists of optional tensors, tensors and numbers. Symbolic types are plain at run
-  // time.
+  // The element type distinguishes lists of optional tensors, tensors and numbers. Symbolic types are plain here.
   c10::TypePtr stored = element;
   if (element->kind() == c10::TypeKind::SymIntType) stored = c10::IntType::get();
   if (element->kind() == c10::TypeKind::SymFloatType) stored = c10::FloatType::get();
@@ -139,7 +159,7 @@ c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element,
   return list;
 }
 
-void append_plain(const ExportedOperand& operand, const ValueTable& values, std::vector<c10::IValue>& result) {
+void append_plain(const ExportedOperand& operand, const ValueTable& values, IValues& result) {
   switch (operand.kind) {
     case ExportedOperand::Kind::kLiteral:
     case ExportedOperand::Kind::kValue:
@@ -154,8 +174,8 @@ void append_plain(const ExportedOperand& operand, const ValueTable& values, std:
   }
 }
 
-}  // namespace
-
+// Converts an operand to the type of the schema's argument. An int for a float becomes a float; a number for a tensor
+// becomes a wrapped number, which is not recorded as a tensor. Throws Error that names the argument.
 c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values) {
   c10::TypePtr type = argument.type();
   if (type->kind() == c10::TypeKind::OptionalType) {
@@ -174,16 +194,15 @@ c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& o
   return *std::move(value);
 }
 
-std::vector<c10::IValue> flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
-  std::vector<c10::IValue> result;
+// Returns all operands in order, lists flattened, for targets without a schema. Throws Error for graphs.
+IValues flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
+  IValues result;
   for (const NamedOperand& operand : operands) append_plain(operand.operand, values, result);
   return result;
 }
 
-// ---- Operators with graph arguments: torch.ops.higher_order.*
-
 // Runs a subgraph of the node on the given inputs.
-using RunGraph = std::function<std::vector<c10::IValue>(const ExportedGraph&, std::vector<c10::IValue>)>;
+using RunGraph = std::function<IValues(const ExportedGraph&, IValues)>;
 
 struct HigherOrderCall {
   const ExportedNode& node;
@@ -191,10 +210,6 @@ struct HigherOrderCall {
   RunGraph run;        // runs immediately
   RunGraph run_later;  // may also run after the program has returned: in backward
 };
-
-namespace {
-
-using IValues = std::vector<c10::IValue>;
 
 [[noreturn]] void refuse_form(const std::string& why) { throw Error("unexpected form of the call: " + why); }
 
@@ -249,14 +264,9 @@ IValues with_autocast(const HigherOrderCall& call) {
 IValues run_cond(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
   if (head.size() != 1) refuse_form("the first input should be a condition");
-  bool condition = false;
-  if (head[0].isTensor()) {
-    condition = head[0].toTensor().item().toBool();  // throws DataDependentError for unknown data
-  } else if (head[0].isBool()) {
-    condition = head[0].toBool();
-  } else {
-    refuse_form("the condition is of type " + head[0].tagKind());
-  }
+  if (!head[0].isTensor() && !head[0].isBool()) refuse_form("the condition is of type " + head[0].tagKind());
+  const bool condition = head[0].isTensor() ? head[0].toTensor().item().toBool()  // DataDependentError if unknown
+                                            : head[0].toBool();
   const ExportedGraph& branch = graph_at(call, condition ? 1 : 2);
   return call.run(branch, operands_from(call, 3));
 }
@@ -273,11 +283,8 @@ IValues checkpointed(const HigherOrderCall& call) {
   }
   IValues operands = flat_arguments(positional, call.values);
   Tensors tensors;
-  for (const c10::IValue& operand : operands) {
-    if (operand.isTensor()) tensors.push_back(operand.toTensor());
-  }
   for (c10::IValue& operand : operands) {
-    if (operand.isTensor()) operand = at::Tensor();
+    if (operand.isTensor()) tensors.push_back(std::exchange(operand, at::Tensor()).toTensor());
   }
   const Tensors results = checkpoint_tensors(
       [&graph, run = call.run_later, operands](const Tensors& inputs) {
@@ -297,12 +304,7 @@ IValues checkpointed(const HigherOrderCall& call) {
   return {results.begin(), results.end()};
 }
 
-struct HigherOrderOperator {
-  std::string_view name;
-  IValues (*call)(const HigherOrderCall&);
-};
-
-constexpr HigherOrderOperator kHigherOrderOperators[] = {
+constexpr std::pair<std::string_view, IValues (*)(const HigherOrderCall&)> kHigherOrderOperators[] = {
     {"wrap_with_set_grad_enabled", &run_with_grad_mode},
     {"wrap_with_autocast", &with_autocast},
     {"cond", &run_cond},
@@ -333,8 +335,7 @@ struct Located : Kind, LocatedError {
 // Returns aten::linear, "" for "torch.ops.aten.linear.default".
 c10::OperatorName operator_name(std::string_view target) {
   const std::string_view rest = target.substr(std::min(kOperators.size(), target.size()));
-  const size_t first = rest.find('.');
-  const size_t last = rest.rfind('.');
+  const size_t first = rest.find('.'), last = rest.rfind('.');
   if (!target.starts_with(kOperators) || first == std::string_view::npos || first == last) {
     throw Error("the target is a Python function, not an operator; only operators can run without Python");
   }
@@ -365,13 +366,11 @@ size_t count_of(const std::vector<ExportedOperand>& outputs) {
 }
 
 // Assigns results. `flat`: subgraphs return theirs one by one, however the node groups them.
-void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, bool flat, ValueTable& values) {
+void assign_results(const ExportedNode& node, IValues results, bool flat, ValueTable& values) {
   const size_t expected = flat ? count_of(node.outputs) : node.outputs.size();
   // The format omits None and the result of an operator that returns nothing.
-  const bool nothing = std::all_of(node.outputs.begin(), node.outputs.end(), [](const ExportedOperand& output) {
-    return output.kind == ExportedOperand::Kind::kLiteral;
-  });
-  if (nothing) return;
+  const auto is_literal = [](const auto& output) { return output.kind == ExportedOperand::Kind::kLiteral; };
+  if (std::ranges::all_of(node.outputs, is_literal)) return;
   if (results.size() != expected) {
     throw Error("the operator returned " + std::to_string(results.size()) + " results, but the archive has " +
                 std::to_string(expected));
@@ -386,137 +385,152 @@ void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, 
   }
 }
 
-}  // namespace
-
 // Throws Error for operators that are not in kHigherOrderOperators.
-std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
+IValues call_higher_order(const HigherOrderCall& call) {
   const std::string_view target = call.node.target;
-  const std::string_view name = target.substr(target.rfind('.') + 1);
-  for (const HigherOrderOperator& row : kHigherOrderOperators) {
-    if (row.name == name) return row.call(call);
-  }
   std::string names;
-  for (const HigherOrderOperator& row : kHigherOrderOperators)
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  for (const auto& [name, run] : kHigherOrderOperators) {
+    if (name == target.substr(target.rfind('.') + 1)) return run(call);
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
   throw Error("this higher-order operator is not supported; supported are: " + names);
 }
 
-std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) const {
-  const LocateScope locations(&exported_location);
-  ModuleRegions regions;
-  return run_graph(program_.graph, std::move(inputs), {program_.module_stacks[0], regions});
-}
+class ExportedExecutor {
+ public:
+  // Keeps references to both. `path` is for messages.
+  ExportedExecutor(const SavedProgram& program, const std::string& path) : program_(program), path_(path) {}
 
-std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
-                                                     Place place) const {
-  if (inputs.size() != graph.inputs.size()) {
-    throw Error("a graph takes " + std::to_string(graph.inputs.size()) + " inputs, but " +
-                std::to_string(inputs.size()) + " were given");
+  IValues run(IValues inputs) const {
+    const LocateScope locations(&exported_location);
+    ModuleRegions regions;
+    return run_graph(program_.graph, std::move(inputs), {program_.module_stacks[0], regions});
   }
-  ValueTable values(graph.value_names.size());
-  for (size_t i = 0; i < inputs.size(); ++i) assign(graph.inputs[i], std::move(inputs[i]), values);
-  inputs.clear();
-  for (const uint32_t value : graph.unused) values[value] = c10::IValue();
-  for (const ExportedNode& node : graph.nodes) run_node(node, values, place);
-  std::vector<c10::IValue> outputs;
-  for (const ExportedOperand& output : graph.outputs) {
-    if (output.kind == ExportedOperand::Kind::kList) {
-      for (const ExportedOperand& element : output.elements) {
-        outputs.push_back(element.kind == ExportedOperand::Kind::kValue ? values[element.value] : element.literal);
-      }
-    } else {
-      outputs.push_back(output.kind == ExportedOperand::Kind::kValue ? values[output.value] : output.literal);
-    }
-  }
-  return outputs;
-}
 
-void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Place place) const {
-  const auto message = [&](const std::string& what) {
-    return path_ + ": node '" + node.name + "' (" + node.target + ")" +
-           (node.source.empty() ? "" : " at " + node.source) + ": " + what;
+ private:
+  // Module context of a graph: nodes without a module stack, as in branches of cond, are in the modules `around` it.
+  struct Place {
+    const ModuleStack& around;
+    ModuleRegions& regions;
   };
-  const std::string* outer = current_source;
-  if (!node.source.empty() || outer == nullptr) current_source = &node.source;
-  try {
-    assign_results(node, call(node, values, place), node.target.starts_with(kHigherOrder), values);
-  } catch (const LocatedError&) {
-    throw;
-  } catch (const DataDependentError& error) {
-    throw Located<DataDependentError>(message(error.what()));
-  } catch (const NoRuleError& error) {
-    throw Located<NoRuleError>(message(error.what()));
-  } catch (const std::exception& error) {
-    throw Located<Error>(message(message_of(error)));
+  const ModuleStack& stack_of(const ExportedNode& node, const Place& place) const {
+    return node.module_stack == 0 ? place.around : program_.module_stacks[node.module_stack];
   }
-  current_source = outer;
-  for (const uint32_t value : node.unused) values[value] = c10::IValue();
-}
 
-std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueTable& values, Place place) const {
-  if (node.target.starts_with(kHigherOrder)) {
+  IValues run_graph(const ExportedGraph& graph, IValues inputs, Place place) const {
+    if (inputs.size() != graph.inputs.size()) {
+      throw Error("a graph takes " + std::to_string(graph.inputs.size()) + " inputs, but " +
+                  std::to_string(inputs.size()) + " were given");
+    }
+    ValueTable values(graph.value_names.size());
+    for (size_t i = 0; i < inputs.size(); ++i) assign(graph.inputs[i], std::move(inputs[i]), values);
+    inputs.clear();
+    for (const uint32_t value : graph.unused) values[value] = c10::IValue();
+    for (const ExportedNode& node : graph.nodes) run_node(node, values, place);
+    IValues outputs;
+    for (const ExportedOperand& output : graph.outputs) {
+      const bool is_list = output.kind == ExportedOperand::Kind::kList;
+      for (const ExportedOperand& element : is_list ? std::span(output.elements) : std::span(&output, 1)) {
+        outputs.push_back(value_of_operand(element, values));
+      }
+    }
+    return outputs;
+  }
+
+  void run_node(const ExportedNode& node, ValueTable& values, Place place) const {
+    const auto message = [&](const std::string& what) {
+      return path_ + ": node '" + node.name + "' (" + node.target + ")" +
+             (node.source.empty() ? "" : " at " + node.source) + ": " + what;
+    };
+    const std::string* outer = current_source;
+    if (!node.source.empty() || outer == nullptr) current_source = &node.source;
+    try {
+      assign_results(node, call(node, values, place), node.target.starts_with(kHigherOrder), values);
+    } catch (const LocatedError&) {
+      throw;
+    } catch (const DataDependentError& error) {
+      throw Located<DataDependentError>(message(error.what()));
+    } catch (const NoRuleError& error) {
+      throw Located<NoRuleError>(message(error.what()));
+    } catch (const std::exception& error) {
+      throw Located<Error>(message(message_of(error)));
+    }
+    current_source = outer;
+    for (const uint32_t value : node.unused) values[value] = c10::IValue();
+  }
+
+  IValues call(const ExportedNode& node, ValueTable& values, Place place) const {
     const ModuleStack& around = stack_of(node, place);
-    const auto run = [&](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
-      return run_graph(graph, std::move(inputs), {around, place.regions});
-    };
+    if (node.target.starts_with(kHigherOrder)) {
+      place.regions.move_to(around);
+      const auto run = [&](const ExportedGraph& graph, IValues inputs) {
+        return run_graph(graph, std::move(inputs), {around, place.regions});
+      };
+      const auto run_later = [executor = *this, &around](const ExportedGraph& graph, IValues inputs) {
+        ModuleRegions inner(around);
+        return executor.run_graph(graph, std::move(inputs), {around, inner});
+      };
+      return call_higher_order({node, values, run, run_later});
+    }
+    if (std::ranges::find(kIgnoredAssertions, node.target) != std::end(kIgnoredAssertions)) return {};
+    if (!node.target.starts_with(kOperators) || node.target.starts_with("torch.ops.aten.sym_")) {
+      if (auto result = call_scalar_operator(node.target, flat_arguments(node.inputs, values))) {
+        return {*std::move(result)};
+      }
+    }
+    if (node.target == kAssertScalar) {
+      const IValues operands = flat_arguments(node.inputs, values);
+      if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) {
+        throw Error("the condition is missing");
+      }
+      if (!operands[0].toScalar().toBool()) {
+        throw Error("the input sizes violate a constraint of the program: " +
+                    (operands.size() > 1 && operands[1].isString() ? operands[1].toStringRef() : std::string("false")));
+      }
+      return {};
+    }
     place.regions.move_to(around);
-    const auto run_later = [this, &around](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
-      ModuleRegions inner(&around);
-      return run_graph(graph, std::move(inputs), {around, inner});
-    };
-    return call_higher_order({node, values, run, run_later});
+    return call_operator(node, values);
   }
-  if (std::find(std::begin(kIgnoredAssertions), std::end(kIgnoredAssertions), node.target) !=
-      std::end(kIgnoredAssertions)) {
-    return {};
-  }
-  const bool is_operator = node.target.starts_with(kOperators);
-  if (!is_operator || node.target.starts_with("torch.ops.aten.sym_")) {
-    if (auto result = call_scalar_operator(node.target, flat_arguments(node.inputs, values))) {
-      return {*std::move(result)};
-    }
-  }
-  if (node.target == kAssertScalar) {
-    const std::vector<c10::IValue> operands = flat_arguments(node.inputs, values);
-    if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) throw Error("the condition is missing");
-    if (!operands[0].toScalar().toBool()) {
-      throw Error("the input sizes violate a constraint of the program: " +
-                  (operands.size() > 1 && operands[1].isString() ? operands[1].toStringRef() : std::string("false")));
-    }
-    return {};
-  }
-  place.regions.move_to(stack_of(node, place));
-  return call_operator(node, values);
-}
 
-std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& node, const ValueTable& values) const {
-  const c10::OperatorName name = operator_name(node.target);
-  const auto handle = c10::Dispatcher::singleton().findSchema(name);
-  if (!handle) {
-    throw Error("the operator " + toString(name) +
-                " is not registered in this process. Load the library that registers it, or link the program "
-                "with it");
-  }
-  const c10::FunctionSchema& schema = handle->schema();
-  std::vector<const ExportedOperand*> given(schema.arguments().size(), nullptr);
-  for (const NamedOperand& input : node.inputs) {
-    const auto position = schema.argumentIndexWithName(input.name);
-    if (!position) throw Error("the operator has no argument named '" + input.name + "'");
-    given[static_cast<size_t>(*position)] = &input.operand;
-  }
-  torch::jit::Stack stack;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    if (given[i] != nullptr) {
-      stack.push_back(argument_for(argument, *given[i], values));
-    } else if (argument.default_value()) {
-      stack.push_back(*argument.default_value());
-    } else {
-      throw Error("argument '" + argument.name() + "' is missing");
+  static IValues call_operator(const ExportedNode& node, const ValueTable& values) {
+    const c10::OperatorName name = operator_name(node.target);
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (!handle) {
+      throw Error("the operator " + toString(name) +
+                  " is not registered in this process. Load the library that registers it, or link the program "
+                  "with it");
     }
+    const c10::FunctionSchema& schema = handle->schema();
+    std::vector<const ExportedOperand*> given(schema.arguments().size(), nullptr);
+    for (const NamedOperand& input : node.inputs) {
+      const auto position = schema.argumentIndexWithName(input.name);
+      if (!position) throw Error("the operator has no argument named '" + input.name + "'");
+      given[static_cast<size_t>(*position)] = &input.operand;
+    }
+    torch::jit::Stack stack;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const c10::Argument& argument = schema.arguments()[i];
+      if (given[i] != nullptr) {
+        stack.push_back(argument_for(argument, *given[i], values));
+      } else if (argument.default_value()) {
+        stack.push_back(*argument.default_value());
+      } else {
+        throw Error("argument '" + argument.name() + "' is missing");
+      }
+    }
+    handle->callBoxed(stack);
+    return stack;
   }
-  handle->callBoxed(stack);
-  return stack;
+
+  const SavedProgram& program_;
+  const std::string& path_;
+};
+
+}  // namespace
+
+IValues run_exported(const SavedProgram& program, const std::string& path, IValues inputs) {
+  return ExportedExecutor(program, path).run(std::move(inputs));
 }
 
 }  // namespace shadowgraph

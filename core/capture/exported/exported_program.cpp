@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstring>
 
@@ -211,8 +210,7 @@ constexpr size_t kMaxBytesRead = 64 * 1024;
 
 struct FixedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   auto operator<=>(const FixedGeometry&) const = default;
 };
@@ -469,7 +467,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
       }
     }
     const std::vector<c10::IValue> written = arguments;  // the caller and this object hold them as well
-    const std::vector<c10::IValue> results = ExportedExecutor(saved, path).run(std::move(arguments));
+    const std::vector<c10::IValue> results = run_exported(saved, path, std::move(arguments));
     Tensors outputs;
     for (size_t i = 0; i < results.size() && i < saved.outputs.size(); ++i) {
       const SavedOutput& spec = saved.outputs[i];

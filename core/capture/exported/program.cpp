@@ -151,8 +151,6 @@ nlohmann::json ExportArchive::json_of(const std::string& record) const {
   return parse_json(bytes_of(record), path_ + " is damaged: " + record);
 }
 
-// ---- Reading the graph from JSON
-
 namespace {
 
 // Interns the module stacks of nodes in `stacks`.
@@ -167,8 +165,7 @@ class ModuleStacks {
     for (std::string_view rest = text; !rest.empty();) {
       const std::string_view entry = rest.substr(0, rest.find(';'));
       rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
-      const size_t first = entry.find(',');
-      const size_t last = entry.rfind(',');
+      const size_t first = entry.find(','), last = entry.rfind(',');
       if (first == std::string_view::npos || first == last) continue;
       SavedModuleCall call{std::string(entry.substr(0, first)), std::string(entry.substr(first + 1, last - first - 1)),
                            std::string(entry.substr(entry.rfind('.') + 1))};

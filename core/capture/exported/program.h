@@ -12,8 +12,7 @@ namespace shadowgraph {
 
 class ExportArchive {
  public:
-  // Reads only the zip directory. Throws FileError if the file does not exist, Error if it is not a torch.export
-  // archive or has an unsupported layout.
+  // Reads only the zip directory. Throws FileError for a missing file, Error if it is no archive or has another layout.
   explicit ExportArchive(std::string path);
 
   // Checks the file's contents. Also accepts truncated archives and those of PyTorch 2.7 and AOTInductor, for which the
@@ -85,14 +84,12 @@ struct ExportedGraph {
 // One module in the module stack of a node.
 struct SavedModuleCall {
   std::string key;  // differs for each call of the same module
-  std::string path;
-  std::string class_name;
+  std::string path, class_name;
 };
 
 struct SavedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<SymbolicSize> sizes;
-  std::vector<SymbolicSize> strides;
+  std::vector<SymbolicSize> sizes, strides;
   SymbolicSize offset;
   bool requires_grad = false;
 };
@@ -120,8 +117,7 @@ struct SavedPayload {
 };
 
 struct SymbolRange {
-  int64_t least = 0;
-  int64_t most = INT64_MAX;
+  int64_t least = 0, most = INT64_MAX;
 };
 
 struct SavedProgram {

@@ -148,7 +148,8 @@ C10_ALWAYS_INLINE typename Call::Result execute_call(const OperatorInfo& info, M
   }
 }
 
-// The boxed kernel of kFakeKey, for every operator with a fake operand, or while a mode includes the key.
+// The boxed kernel of kFakeKey, for every operator with a fake operand, or while a mode includes the key. Calls made by
+// a kernel arrive there with kernel_depth > 0; they run on meta and are part of the outer call.
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // Returns whether an operator that is direct on the CPU runs as a single CPU kernel in this call.

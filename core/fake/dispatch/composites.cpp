@@ -16,14 +16,10 @@
 
 namespace shadowgraph {
 
-namespace {
-
-bool is_lazy(const c10::IValue& value) {
+static bool is_lazy(const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;
   return (value.toTensor().is_conj() || value.toTensor().is_neg()) && is_fake(value.toTensor());
 }
-
-}  // namespace
 
 bool may_resize_output(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::inplace_view)) return true;

@@ -73,8 +73,6 @@ at::Tensor assumed_indices_like(const at::Tensor& index, const Routing& routing,
   return fake;
 }
 
-// ---- Collectives
-
 namespace {
 
 constexpr int64_t kMaxSentElements = 4096;  // elements: counts, not the counted data

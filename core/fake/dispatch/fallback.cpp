@@ -112,12 +112,10 @@ class ResultPlacement {
 
   const FakeTensorImpl* sharing_storage(const at::Tensor& result) const {
     const FakeTensorImpl* found = nullptr;
-    for (const uint16_t position : info_.tensor_arguments) {
-      for_each_tensor(operands_[position], [&](const at::Tensor& operand) {
-        if (found != nullptr || !operand.defined() || !is_fake(operand)) return;
-        if (&storage_of(operand) == &storage_of(result)) found = as_fake(operand);
-      });
-    }
+    for_each_tensor(operands_, 0, info_.tensor_arguments, [&](const at::Tensor& operand) {
+      if (found != nullptr || !operand.defined() || !is_fake(operand)) return;
+      if (&storage_of(operand) == &storage_of(result)) found = as_fake(operand);
+    });
     return found;
   }
 
@@ -170,18 +168,6 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
   }
 }
 
-// ---- The boxed call. Its steps are those of execute_call (call.h):
-//
-//   program -> autograd, ... -> fake_fallback
-//                                 take_operands   real operands replaced by fakes (the mode's memo)
-//                                 show_arguments  observer: begin_call
-//                                 resolve_device  from the operands and the operator's device rule
-//                                 run             rule | decomposition | C++ Meta kernel, with fakes reporting "meta"
-//                                 wrap            results as fakes on that device
-//                                 show_results    observer: end_call
-//
-// Calls made by a kernel arrive here with kernel_depth > 0; they run on meta and are part of the outer call.
-
 using torch::jit::Stack;
 
 // Returns the simulated device of the results. Replaces an explicit device argument by "meta", except for a kernel that
@@ -227,14 +213,12 @@ bool uses_only_host_scalars(const OperatorInfo& info, const Stack& stack, size_t
   if (info.target.facts().uninitialized) return false;
   bool any = false;
   bool all = true;
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      any = true;
-      all = all && tensor.unsafeGetTensorImpl()->numel() == 1 && !is_fake(tensor) && tensor.device().is_cpu() &&
-            !tensor.requires_grad() && tensor.layout() == c10::Layout::Strided;
-    });
-  }
+  for_each_tensor(stack, begin, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    any = true;
+    all = all && tensor.unsafeGetTensorImpl()->numel() == 1 && !is_fake(tensor) && tensor.device().is_cpu() &&
+          !tensor.requires_grad() && tensor.layout() == c10::Layout::Strided;
+  });
   if (info.device_argument >= 0) {
     const c10::IValue& device = stack[begin + static_cast<size_t>(info.device_argument)];
     if (device.isDevice() && !device.toDevice().is_cpu()) return false;
@@ -282,21 +266,17 @@ std::shared_ptr<PersistentMode> persistent_mode_of(const OperatorInfo& info, con
   const FindPersistentMode find = find_persistent_mode.load(std::memory_order_acquire);
   if (find == nullptr) return nullptr;
   std::shared_ptr<PersistentMode> found;
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[stack.size() - info.argument_count + position], [&](const at::Tensor& tensor) {
-      const FakeTensorImpl* fake = found ? nullptr : as_fake(tensor);
-      if (fake != nullptr) found = find(*fake);
-    });
-  }
+  for_each_tensor(stack, stack.size() - info.argument_count, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = found ? nullptr : as_fake(tensor);
+    if (fake != nullptr) found = find(*fake);
+  });
   return found;
 }
 
 bool has_fake_operand(const OperatorInfo& info, const Stack& stack) {
   bool found = false;
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[stack.size() - info.argument_count + position],
-                    [&](const at::Tensor& tensor) { found = found || is_fake(tensor); });
-  }
+  for_each_tensor(stack, stack.size() - info.argument_count, info.tensor_arguments,
+                  [&](const at::Tensor& tensor) { found = found || is_fake(tensor); });
   return found;
 }
 

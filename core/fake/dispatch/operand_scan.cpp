@@ -59,9 +59,7 @@ void OperandDevices::see_indexed_write(const FakeTensorImpl& fake, c10::Device d
   }
 }
 
-namespace {
-
-bool is_adopted(const at::Tensor& real, ModeState* mode) {
+static bool is_adopted(const at::Tensor& real, ModeState* mode) {
   if (mode == nullptr) return false;
   const std::lock_guard lock(mode->memo_mutex);
   if (mode->memo.adopted.empty()) return false;
@@ -72,8 +70,6 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
     return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
   });
 }
-
-}  // namespace
 
 bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode) {
   const auto has_version_of_real = [](const at::Tensor& tensor) { return as_fake(tensor)->has_version_of_real(); };
@@ -87,9 +83,8 @@ bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode) {
   return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
 }
 
-namespace {
-
-[[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake, const ModeState* mode) {
+[[noreturn]] static void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake,
+                                                   const ModeState* mode) {
   refuse_write_while_deferring(info, fake, mode);
   throw UnsupportedError(
       info.name + " would write to a view (" + c10::str(fake.sizes()) +
@@ -97,8 +92,6 @@ namespace {
       "the tensor's fake (FakeTensorMode::from_real), convert its module with fakeify, or run this line "
       "under an UnfakeGuard");
 }
-
-}  // namespace
 
 void OperandScan::run(torch::jit::Stack& stack, size_t begin) {
   for (const uint16_t position : info_.tensor_arguments) {

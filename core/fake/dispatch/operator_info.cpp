@@ -13,7 +13,6 @@
 
 #include "core/fake/dispatch/run_on_meta.h"
 #include "core/fake/rules/registry.h"
-#include "core/fake/thread_state.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 
@@ -203,9 +202,7 @@ class OperatorTable {
     const size_t key = key_of(op);
     std::atomic<const OperatorInfo*>& slot = slot_of(key);
     const OperatorInfo* info = slot.load(std::memory_order_acquire);
-    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) {
-      return *info;
-    }
+    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) return *info;
     info = find_or_make(op, key);
     slot.store(info, std::memory_order_release);
     return *info;

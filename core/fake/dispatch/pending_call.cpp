@@ -243,16 +243,12 @@ torch::jit::Stack PendingCall::with_operands(const std::vector<at::Tensor>& oper
   return stack;
 }
 
-namespace {
-
-at::Tensor result_in(const torch::jit::Stack& results, uint16_t result, int32_t index) {
+static at::Tensor result_in(const torch::jit::Stack& results, uint16_t result, int32_t index) {
   if (result >= results.size()) return {};
   const c10::IValue& value = results[result];
   if (index < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
   return value.toListRef()[static_cast<size_t>(index)].toTensor();
 }
-
-}  // namespace
 
 // Runs the call on one element if that determines all of them.
 bool PendingCall::run_on_one_element() {

@@ -10,9 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "core/fake/fake_tensor_impl.h"
@@ -121,11 +119,9 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
   stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
 }
 
-namespace {
-
 // Rejects outputs whose elements share memory with each other or with an operand. A pointwise kernel may write to an
 // operand.
-void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
+static void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);
     for (const c10::IValue& operand : operands) {
@@ -138,8 +134,6 @@ void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack&
     }
   }
 }
-
-}  // namespace
 
 const FreshForm* form_of_tensors(const Target& op) {
   size_t results = 0;
@@ -289,13 +283,11 @@ void check_dtypes(const OperatorInfo& info, const Stack& stack) {
   const size_t begin = stack.size() - info.argument_count;
   std::optional<c10::ScalarType> first;
   bool empty = false;  // then no kernel runs
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (first || !tensor.defined()) return;
-      first = tensor.scalar_type();
-      empty = tensor.numel() == 0;
-    });
-  }
+  for_each_tensor(stack, begin, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    if (first || !tensor.defined()) return;
+    first = tensor.scalar_type();
+    empty = tensor.numel() == 0;
+  });
   if (!first) return;
   const bool integral = c10::isIntegralType(*first, /*includeBool=*/true);
   const bool refused = ((row.is & OperatorFact::kFloatingOnly) && integral) ||
@@ -404,13 +396,11 @@ bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t be
   }
   int tensors = 0;
   bool integers = false;
-  for (const uint16_t position : info.tensor_arguments) {
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      ++tensors;
-      integers = integers || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
-    });
-  }
+  for_each_tensor(stack, begin, info.tensor_arguments, [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    ++tensors;
+    integers = integers || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+  });
   return integers && tensors > 1;
 }
 

@@ -66,8 +66,6 @@ const FreshForm* form_of_tensors(const Target& op);
 // the stack. Runs inside a kernel. Throws c10::Error if a result cannot be cast to its output.
 void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, torch::jit::Stack* stack);
 
-// ---- Kernels of one call
-
 // Replaces the operands on the stack by results, by the operator's route; fakes report "meta" meanwhile (KernelScope).
 // Throws DataDependentError and NoRuleError, and rethrows kernel errors.
 void run_on_meta(const OperatorInfo& info, torch::jit::Stack* stack);

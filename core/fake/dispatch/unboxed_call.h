@@ -227,9 +227,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   static Return composite(c10::DispatchKeySet keys, Args... args) {
     constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
     const ModeState* mode = thread_state.mode;
-    if (!reports_composites(mode)) {
-      return Operator::redispatch(keys & kBelow, std::forward<Args>(args)...);
-    }
+    if (!reports_composites(mode)) return Operator::redispatch(keys & kBelow, std::forward<Args>(args)...);
     const OperatorInfo* info = operator_().info();
     // Autocast must cast the operands before a rule runs.
     if (info == nullptr || (info->composite_rule && keys.has_any(c10::autocast_dispatch_keyset))) {

@@ -148,8 +148,6 @@ class CrossRefMode::Observer final : public CallObserver {
     // The real call is throwing, so this only records the difference.
     differences.push_back({info.name, "the call", "raised", "an error", "nothing"});
   }
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
 
  private:
   void report(CrossRefDifference difference) {

@@ -113,9 +113,7 @@ void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::str
   }
 }
 
-namespace {
-
-std::unique_ptr<ModeState> make_state(CallObserver& observer, SavedTensorObserver* saved_tensors) {
+static std::unique_ptr<ModeState> make_state(CallObserver& observer, SavedTensorObserver* saved_tensors) {
   install_process_state();
   auto state = std::make_unique<ModeState>();
   state->kind = ModeKind::kObserve;
@@ -123,8 +121,6 @@ std::unique_ptr<ModeState> make_state(CallObserver& observer, SavedTensorObserve
   state->saved_tensors = saved_tensors;
   return state;
 }
-
-}  // namespace
 
 ObserveMode::ObserveMode(CallObserver& observer, SavedTensorObserver* saved_tensors)
     : state_(make_state(observer, saved_tensors)),

@@ -87,8 +87,6 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   return found;
 }
 
-// ---- Accelerator hooks
-
 // Returns whether our hooks report libtorch as built for `type`, at this point and on this thread.
 bool is_reported_as_built(DeviceType type) {
   if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
@@ -288,8 +286,6 @@ const at::Tensor& SavedData::unpack() const {
 
 namespace {
 
-// ---- Device guard
-
 c10::DeviceIndex& current_device(c10::DeviceType type) {
   return thread_state.current_device[static_cast<size_t>(type)];
 }
@@ -366,8 +362,6 @@ void install_device_guards() {
 
 // Our CUDA guard, if it is installed.
 const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
-
-// ---- CUDA hooks
 
 class SimulatedCudaHooks final : public at::CUDAHooksInterface {
  public:
@@ -446,8 +440,6 @@ void register_hooks() {
 
 [[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
 
-// ---- Autograd engine
-
 // Forwards to the previous default engine and adds saved-tensor hooks where the program has set none.
 class ObservingEngine final : public ForwardingEngine {
  public:
@@ -488,8 +480,6 @@ void install_engine() {
   ObservingEngine::instance().start_threads();
   torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return ObservingEngine::instance(); });
 }
-
-// ---- Dispatch keys
 
 void check_key_is_free(c10::DispatchKey key) {
   if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {

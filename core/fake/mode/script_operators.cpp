@@ -1,10 +1,6 @@
 // TorchScript's own operators that read tensors through their data pointers, which fake tensors do not have.
 #include <torch/csrc/jit/runtime/operator.h>
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/modes.h"
 #include "shadowgraph/capture/fake.h"

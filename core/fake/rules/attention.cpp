@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <ATen/ops/_cudnn_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -29,7 +28,6 @@
 #include <vector>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -210,13 +208,6 @@ SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params
   return device == c10::DeviceType::MPS ? SDPBackend::math : choose_on_cuda(params);
 }
 
-// ---- Scaled dot product attention
-//
-// On a CPU libtorch's composite selects between one fused operator and the math implementation from the operands, so
-// fakes only need rules for the operator and its backward. On CUDA the selection is inside libtorch_cuda, which may be
-// missing: sdpa_on_gpu repeats it for the profile, pads and converts the operands as the composite does, and calls the
-// selected operator above autograd.
-//
 // The random state of dropout (seed and offset) is placed on the GPU. Eager keeps it on the CPU unless a CUDA graph is
 // being captured: 8 to 16 bytes.
 
@@ -241,8 +232,6 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
                                            has_mask ? OptionalTensor(stand_in(*mask)) : std::nullopt, dropout,
                                            is_causal, scale, enable_gqa);
 }
-
-// ---- The composite on a GPU
 
 // The checks and messages of validate_sdpa_input (native/transformers/attention.cpp).
 void check_operands(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask) {
@@ -333,8 +322,6 @@ Tensor sdpa_on_gpu(const Tensor& query, const Tensor& key, const Tensor& value, 
                                                                 /*dropout_mask=*/std::nullopt, scale, enable_gqa));
   }
 }
-
-// ---- Results
 
 Tensor philox_word() { return rules::empty({}, at::kLong); }
 

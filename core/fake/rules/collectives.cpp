@@ -10,7 +10,6 @@
 
 #include "core/fake/process_groups.h"
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
@@ -79,8 +78,6 @@ class CollectiveCall {
 void check_contiguous(const Tensor& tensor, const CollectiveCall& call) {
   TORCH_CHECK(tensor.is_contiguous(), call.name(), ": the operand must be contiguous");
 }
-
-// ---- Functional
 
 Tensor gathered(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
@@ -151,8 +148,6 @@ void same(const c10::OperatorHandle& op, Stack* stack) {
   IValue result = call.has("tensors") ? call.argument("tensors") : call.first();
   call.set_results(std::move(result));
 }
-
-// ---- With a Work
 
 void check_elements(const CollectiveCall& call, const Tensor& whole, const Tensor& part) {
   TORCH_CHECK(whole.scalar_type() == part.scalar_type(), call.name(),
@@ -296,15 +291,27 @@ void register_collectives(RuleRegistry& registry) {
                    {"_c10d_functional::all_reduce_", "_c10d_functional::all_reduce_coalesced_",
                     "_c10d_functional::broadcast_", "_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors",
                     "_c10d_functional::isend", "_c10d_functional::irecv", "_c10d_functional::batch_p2p_ops"});
-  add_boxed<&with_work>(registry, {"c10d::broadcast_", "c10d::allreduce_", "c10d::allreduce_coalesced_",
-                                   "c10d::reduce_", "c10d::barrier"});
-  add_boxed<&with_work>(registry, {"c10d::allgather_", "c10d::_allgather_base_", "c10d::allgather_coalesced_",
-                                   "c10d::allgather_into_tensor_coalesced_"});
-  add_boxed<&with_work>(
-      registry, {"c10d::reduce_scatter_", "c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_"});
-  add_boxed<&with_work>(registry, {"c10d::gather_", "c10d::gather_into_tensor_", "c10d::scatter_", "c10d::alltoall_",
-                                   "c10d::alltoall_base_"});
-  add_boxed<&with_work>(registry, {"c10d::monitored_barrier_", "c10d::send", "c10d::recv_", "c10d::recv_any_source_"});
+  add_boxed<&with_work>(registry, {"c10d::broadcast_",
+                                   "c10d::allreduce_",
+                                   "c10d::allreduce_coalesced_",
+                                   "c10d::reduce_",
+                                   "c10d::barrier",
+                                   "c10d::allgather_",
+                                   "c10d::_allgather_base_",
+                                   "c10d::allgather_coalesced_",
+                                   "c10d::allgather_into_tensor_coalesced_",
+                                   "c10d::reduce_scatter_",
+                                   "c10d::_reduce_scatter_base_",
+                                   "c10d::reduce_scatter_tensor_coalesced_",
+                                   "c10d::gather_",
+                                   "c10d::gather_into_tensor_",
+                                   "c10d::scatter_",
+                                   "c10d::alltoall_",
+                                   "c10d::alltoall_base_",
+                                   "c10d::monitored_barrier_",
+                                   "c10d::send",
+                                   "c10d::recv_",
+                                   "c10d::recv_any_source_"});
 }
 
 }  // namespace shadowgraph::rules

@@ -18,7 +18,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/kernels.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
@@ -106,9 +105,7 @@ Tensor permute(const Tensor& self, IntArrayRef dims) {
 }
 
 Tensor slice(const Tensor& self, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
-  if (self.dim() == 0 || step <= 0) {
-    return OnMeta<at::_ops::slice_Tensor>::call(self, dim, start, end, step);
-  }
+  if (self.dim() == 0 || step <= 0) return OnMeta<at::_ops::slice_Tensor>::call(self, dim, start, end, step);
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
   EditedView view(self);
   const int64_t size = view.sizes[d];
@@ -260,41 +257,54 @@ void check_has_kernel(const char* name, const Tensor& result) {
                               "\" not implemented for 'BComplex32'");
 }
 
-// ---- One, two and three operands
-
+// One, two and three operands, new results and in place.
+template <class Operator, class Signature = typename Operator::schema>
+struct Pointwise;
 template <class Operator, class... Extra>
-Tensor unary(const Tensor& x, Extra... extra) {
-  if (is_plain(x) && (is_real(extra) && ...)) return like(x);
-  Tensor result = OnMeta<Operator>::call(x, extra...);
-  check_has_kernel(Operator::name, result);
-  return result;
-}
+struct Pointwise<Operator, Tensor(const Tensor&, Extra...)> {
+  static Tensor run(const Tensor& x, Extra... extra) {
+    if (is_plain(x) && (is_real(extra) && ...)) return like(x);
+    Tensor result = OnMeta<Operator>::call(x, extra...);
+    check_has_kernel(Operator::name, result);
+    return result;
+  }
+};
 template <class Operator, class... Extra>
-Tensor& unary_(Tensor& x, Extra... extra) {
-  if (is_plain(x) && (is_real(extra) && ...)) return x;
-  return OnMeta<Operator>::call(x, extra...);
-}
+struct Pointwise<Operator, Tensor&(Tensor&, Extra...)> {
+  static Tensor& run(Tensor& x, Extra... extra) {
+    return is_plain(x) && (is_real(extra) && ...) ? x : OnMeta<Operator>::call(x, extra...);
+  }
+};
 template <class Operator, class... Extra>
-Tensor binary(const Tensor& x, const Tensor& y, Extra... extra) {
-  if (are_alike(x, y) && (is_real(extra) && ...)) return like(x);
-  Tensor result = OnMeta<Operator>::call(x, y, extra...);
-  check_has_kernel(Operator::name, result);
-  return result;
-}
+struct Pointwise<Operator, Tensor(const Tensor&, const Tensor&, Extra...)> {
+  static Tensor run(const Tensor& x, const Tensor& y, Extra... extra) {
+    if (are_alike(x, y) && (is_real(extra) && ...)) return like(x);
+    Tensor result = OnMeta<Operator>::call(x, y, extra...);
+    check_has_kernel(Operator::name, result);
+    return result;
+  }
+};
 template <class Operator, class... Extra>
-Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {
-  if (are_alike(x, y) && is_apart(x, y) && (is_real(extra) && ...)) return x;
-  return OnMeta<Operator>::call(x, y, extra...);
-}
+struct Pointwise<Operator, Tensor&(Tensor&, const Tensor&, Extra...)> {
+  static Tensor& run(Tensor& x, const Tensor& y, Extra... extra) {
+    const bool plain = are_alike(x, y) && is_apart(x, y) && (is_real(extra) && ...);
+    return plain ? x : OnMeta<Operator>::call(x, y, extra...);
+  }
+};
 template <class Operator>
-Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
-  if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !simulated_device().is_cpu(), '"', Operator::name,
-                              "\" not implemented for 'Bool'");
-  return OnMeta<Operator>::call(x, y, z, value);
-}
+struct Pointwise<Operator, Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&)> {
+  static Tensor& run(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
+    if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
+    TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !simulated_device().is_cpu(), '"', Operator::name,
+                                "\" not implemented for 'Bool'");
+    return OnMeta<Operator>::call(x, y, z, value);
+  }
+};
 
-// ---- Fresh tensors
+template <class... Operators>
+void add_pointwise(RuleRegistry& registry, std::source_location place = std::source_location::current()) {
+  (add_for<Operators>(registry, &Pointwise<Operators>::run, place), ...);
+}
 
 bool is_dense_here(OptionalLayout layout, OptionalDevice device, OptionalBool pinned) {
   return layout.value_or(c10::Layout::Strided) == c10::Layout::Strided && (!device || device->is_meta()) &&
@@ -328,8 +338,6 @@ Tensor clone(const Tensor& x, OptionalFormat format) {
   if (is_row_major(x) && (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) return like(x);
   return OnMeta<at::_ops::clone>::call(x, format);
 }
-
-// ---- Concatenation and indexing
 
 Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
   const auto refer = [&] { return OnMeta<at::_ops::cat>::call(tensors, dim); };
@@ -388,44 +396,6 @@ Tensor index(const Tensor& x, const c10::List<std::optional<Tensor>>& indices) {
 
 namespace op = at::_ops;
 
-void register_pointwise(RuleRegistry& registry) {
-  registry.add("aten::add.Tensor", &binary<op::add_Tensor, const Scalar&>);
-  registry.add("aten::sub.Tensor", &binary<op::sub_Tensor, const Scalar&>);
-  registry.add("aten::mul.Tensor", &binary<op::mul_Tensor>);
-  registry.add("aten::div.Tensor", &binary<op::div_Tensor>);
-  registry.add("aten::add_.Tensor", &binary_<op::add__Tensor, const Scalar&>);
-  registry.add("aten::sub_.Tensor", &binary_<op::sub__Tensor, const Scalar&>);
-  registry.add("aten::mul_.Tensor", &binary_<op::mul__Tensor>);
-  registry.add("aten::div_.Tensor", &binary_<op::div__Tensor>);
-  registry.add("aten::addcmul_", &ternary_<op::addcmul_>);
-  registry.add("aten::addcdiv_", &ternary_<op::addcdiv_>);
-  registry.add("aten::add.Scalar", &unary<op::add_Scalar, const Scalar&, const Scalar&>);
-  registry.add("aten::sub.Scalar", &unary<op::sub_Scalar, const Scalar&, const Scalar&>);
-  registry.add("aten::mul.Scalar", &unary<op::mul_Scalar, const Scalar&>);
-  registry.add("aten::div.Scalar", &unary<op::div_Scalar, const Scalar&>);
-  registry.add("aten::pow.Tensor_Scalar", &unary<op::pow_Tensor_Scalar, const Scalar&>);
-  registry.add("aten::add_.Scalar", &unary_<op::add__Scalar, const Scalar&, const Scalar&>);
-  registry.add("aten::sub_.Scalar", &unary_<op::sub__Scalar, const Scalar&, const Scalar&>);
-  registry.add("aten::mul_.Scalar", &unary_<op::mul__Scalar, const Scalar&>);
-  registry.add("aten::div_.Scalar", &unary_<op::div__Scalar, const Scalar&>);
-  registry.add("aten::fill_.Scalar", &unary_<op::fill__Scalar, const Scalar&>);
-  registry.add("aten::neg", &unary<op::neg>);
-  registry.add("aten::exp", &unary<op::exp>);
-  registry.add("aten::log", &unary<op::log>);
-  registry.add("aten::sqrt", &unary<op::sqrt>);
-  registry.add("aten::rsqrt", &unary<op::rsqrt>);
-  registry.add("aten::reciprocal", &unary<op::reciprocal>);
-  registry.add("aten::tanh", &unary<op::tanh>);
-  registry.add("aten::sigmoid", &unary<op::sigmoid>);
-  registry.add("aten::silu", &unary<op::silu>);
-  registry.add("aten::gelu", &unary<op::gelu, std::string_view>);
-  registry.add("aten::silu_backward", &binary<op::silu_backward>);
-  registry.add("aten::gelu_backward", &binary<op::gelu_backward, std::string_view>);
-  registry.add("aten::tanh_backward", &binary<op::tanh_backward>);
-  registry.add("aten::sigmoid_backward", &binary<op::sigmoid_backward>);
-  registry.add("aten::threshold_backward", &binary<op::threshold_backward, const Scalar&>);
-}
-
 }  // namespace
 
 void register_common_cases(RuleRegistry& registry) {
@@ -447,7 +417,12 @@ void register_common_cases(RuleRegistry& registry) {
   registry.add("aten::set_", &set_nothing);
   registry.add("aten::set_.source_Storage", &set_storage);
   registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);
-  register_pointwise(registry);
+  add_pointwise<op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor, op::add__Tensor, op::sub__Tensor,
+                op::mul__Tensor, op::div__Tensor, op::addcmul_, op::addcdiv_, op::add_Scalar, op::sub_Scalar,
+                op::mul_Scalar, op::div_Scalar, op::pow_Tensor_Scalar, op::add__Scalar, op::sub__Scalar,
+                op::mul__Scalar, op::div__Scalar, op::fill__Scalar, op::neg, op::exp, op::log, op::sqrt, op::rsqrt,
+                op::reciprocal, op::tanh, op::sigmoid, op::silu, op::gelu, op::silu_backward, op::gelu_backward,
+                op::tanh_backward, op::sigmoid_backward, op::threshold_backward>(registry);
   registry.add("aten::empty.memory_format", &empty_of);
   registry.add("aten::empty_like", &fresh_like<op::empty_like>);
   registry.add("aten::zeros_like", &fresh_like<op::zeros_like>);

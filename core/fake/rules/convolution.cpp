@@ -12,7 +12,6 @@
 
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -557,8 +556,6 @@ Tensor slow_conv_dilated(const Tensor& x, const Tensor& weight, IntArrayRef kern
   check_channels(x, weight, spatial);
   return rules::empty(sizes, x, spatial == 2 ? image_format(x, weight) : MemoryFormat::Contiguous);
 }
-
-// ---- 3-D im2col
 
 Tensor slow_conv3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding) {

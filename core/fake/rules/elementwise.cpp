@@ -12,7 +12,6 @@
 
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -44,8 +43,6 @@ void add_forms(RuleRegistry& registry, const std::string& name) {
   registry.add("aten::" + name + "_", &Forms::in_place);
   registry.add("aten::" + name + ".out", &Forms::out);
 }
-
-// ---- Real results for complex operands
 
 ScalarType real_type(const Tensor& x) { return c10::toRealValueType(x.scalar_type()); }
 
@@ -111,8 +108,6 @@ Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {
   return elementwise_into(result, {x, y}, {.output = dtype});
 }
 
-// ---- Selection
-
 // On every device the operands are copied to their common dtype first, a byte condition to bool.
 struct WhereOperands {
   Tensor condition;
@@ -169,8 +164,6 @@ Tensor& masked_fill_tensor_(Tensor& x, const Tensor& mask, const Tensor& value) 
   return masked_fill_(x, mask);
 }
 
-// ---- Arithmetic
-
 Tensor rsub(const Tensor& x, const Tensor& y, const Scalar& alpha) { return at::sub(y, x, alpha); }
 
 Tensor with_number(const Tensor& x, const Scalar& number) {
@@ -179,8 +172,6 @@ Tensor with_number(const Tensor& x, const Scalar& number) {
 }
 
 Tensor number_with(const Scalar& number, const Tensor& x) { return with_number(x, number); }
-
-// ---- Activations and their backwards
 
 Tensor relu(const Tensor& x) {
   TORCH_CHECK(x.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
@@ -315,12 +306,8 @@ struct Checked<Operator, what, Result(First, Rest...)> {
 };
 
 template <int what, class... Operators>
-void add(RuleRegistry& registry) {
-  const auto add_one = [&]<class Operator>(const Operator*) {
-    const std::string overload = Operator::overload_name;
-    registry.add(std::string(Operator::name) + (overload.empty() ? "" : "." + overload), &Checked<Operator, what>::run);
-  };
-  (add_one(static_cast<const Operators*>(nullptr)), ...);
+void add(RuleRegistry& registry, std::source_location place = std::source_location::current()) {
+  (add_for<Operators>(registry, &Checked<Operators, what>::run, place), ...);
 }
 
 // A number takes part in type promotion.

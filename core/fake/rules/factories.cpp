@@ -4,12 +4,9 @@
 #include <ATen/ops/mul.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
-
-// ---- Indices of a triangle
 
 int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
   TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
@@ -131,8 +128,6 @@ Tensor masked_scale(const Tensor& x, const Tensor& mask) {
   return rules::empty_like(x, x.suggest_memory_format());
 }
 
-// ---- Random tensors
-
 Tensor bernoulli_p(const Tensor& like, double p) {
   check_probability(p, "bernoulli_");
   return rules::empty(like.sizes(), like);
@@ -171,8 +166,6 @@ Tensor randperm(int64_t n, OptionalDtype dtype) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   return rules::empty({n}, dtype.value_or(c10::kLong));
 }
-
-// ---- In place
 
 // The check that every TensorIterator makes on its output.
 Tensor& written(Tensor& self) {

@@ -14,7 +14,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
@@ -67,8 +66,6 @@ Tensor nonzero_static(const Tensor& x, int64_t size) {
   return on_cuda() ? rules::empty_strided({size, x.dim()}, {1, size}, c10::kLong)
                    : rules::empty({size, x.dim()}, c10::kLong);
 }
-
-// ---- Embedding
 
 Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_index*/, bool /*scale_by_frequency*/,
                  bool /*sparse*/) {
@@ -137,8 +134,6 @@ Tensor embedding_bag_backward(const Tensor& grad, int64_t weights, bool sparse) 
 Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& indices) {
   return rules::empty({indices.size(0)}, grad);
 }
-
-// ---- Sorted search
 
 ScalarType position_type(bool int32) { return int32 ? c10::kInt : c10::kLong; }
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -45,8 +44,6 @@ struct Out<rule> {
     return {first, second};
   }
 };
-
-// ---- Solvers
 
 Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool left, bool /*unitriangular*/) {
   at::native::checkInputsSolver(a, b, left, "linalg.solve_triangular");
@@ -89,8 +86,6 @@ Tensor& lu_solve_out(const Tensor& lu, const Tensor& pivots, const Tensor& b, bo
   return out;
 }
 
-// ---- Cholesky
-
 Tensor cholesky(const Tensor& x) {
   at::native::squareCheckInputs(x, "cholesky");
   return x.numel() == 0 ? rules::empty_contiguous_like(x) : column_major_like(x);
@@ -106,8 +101,6 @@ Tensor& cholesky_inverse_out(const Tensor& x, bool upper, Tensor& out) {
   if (out.numel() != 0) at::native::resize_output(out, x.sizes());
   return Out<&cholesky_inverse>::run(x, upper, out);
 }
-
-// ---- Orthogonal factors
 
 DimVector reflectors(const Tensor& x) {
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
@@ -153,8 +146,6 @@ Tensor ormqr(const Tensor& x, const Tensor& tau, const Tensor& other, bool left,
               " does not match input dtype ", x.scalar_type());
   return column_major_like(other);
 }
-
-// ---- Eigenvalues, and functions of matrices
 
 ScalarType complex_type(const Tensor& x) { return c10::toComplexType(x.scalar_type()); }
 
@@ -276,9 +267,7 @@ Tensor fft_c2r(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, int
   const int64_t last = dims.back();
   const IntArrayRef others = dims.slice(0, dims.size() - 1);
   const auto sizes = with_size(x, last, last_size);
-  if (on_cuda() && one_cufft_plan(dims)) {
-    return transformed(rules::empty(x.sizes(), x), sizes, dims, dtype);
-  }
+  if (on_cuda() && one_cufft_plan(dims)) return transformed(rules::empty(x.sizes(), x), sizes, dims, dtype);
   if (!others.empty()) return transformed(fft_c2c(x, others, 0, false), sizes, last, dtype);
   return transformed(on_cuda() ? rules::empty(x.sizes(), x) : x, sizes, last, dtype);
 }

@@ -3,7 +3,6 @@
 #include <ATen/native/Resize.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
@@ -25,8 +24,6 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
   return reduced(elementwise({input, target}), reduction);
 }
-
-// ---- Binary cross entropy
 
 Tensor binary_cross_entropy(const Tensor& input, int64_t reduction) {
   // The kernels resize the unreduced loss.
@@ -58,8 +55,6 @@ Tensor& binary_cross_entropy_backward_out(const Tensor& grad, const Tensor& inpu
   return result;
 }
 
-// ---- 2-D negative log likelihood
-
 void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
   TORCH_CHECK(target.dim() == 3,
               "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", target.dim());
@@ -84,8 +79,6 @@ Tensor nll_loss2d_backward(const Tensor& input, const Tensor& target, const Opti
   TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // eager checks its own result
   return result;
 }
-
-// ---- Margin losses: one per sample or per target
 
 DimVector per_sample(const Tensor& input) { return input.dim() < 2 ? DimVector{} : DimVector{input.size(0)}; }
 

@@ -19,7 +19,6 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/kernels.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -41,8 +40,6 @@ ScalarType accumulate_dtype(ScalarType dtype) {
 Tensor empty_in_suggested_format(const Tensor& like) {
   return rules::empty(like.sizes(), like, like.suggest_memory_format());
 }
-
-// ---- Batch norm
 
 void check_per_channel(const OptionalTensor& tensor, const char* name, int64_t channels) {
   TORCH_CHECK(!given(tensor) || tensor->numel() == channels, name, " should contain ", channels, " elements not ",
@@ -212,8 +209,6 @@ Tensor batch_norm_backward_elemt(const Tensor& input) {
   return uses_channels_last_kernels(input) ? empty_in_suggested_format(input) : empty_contiguous_like(input);
 }
 
-// ---- Layer norm
-
 // Returns the input's sizes with the normalized dimensions set to 1, after eager's checks.
 DimVector statistics_sizes(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
                            const OptionalTensor& bias) {
@@ -241,8 +236,6 @@ ThreeTensors native_layer_norm_backward(const Tensor& grad_output, const Tensor&
           output_mask[2] ? rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype) : Tensor()};
 }
 
-// ---- Root mean square norm
-
 TwoTensors fused_rms_norm(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight) {
   const auto sizes = statistics_sizes(input, normalized, weight, std::nullopt);
   return {empty_contiguous_like(input), rules::empty(sizes, accumulate_dtype(input.scalar_type()))};
@@ -262,8 +255,6 @@ TwoTensors fused_rms_norm_as_one_operator(const Tensor& input, IntArrayRef norma
   op.callBoxedForDispatchKey(c10::InferenceMode::is_enabled() ? kFakeKey : c10::DispatchKey::Autograd, stack);
   return {std::move(stack[0]).toTensor(), std::move(stack[1]).toTensor()};
 }
-
-// ---- Group norm
 
 Tensor group_norm_result(const Tensor& input) {
   return on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
@@ -289,8 +280,6 @@ ThreeTensors native_group_norm_backward(const Tensor& input, const OptionalTenso
           output_mask[1] ? rules::empty({channels}, dtype) : Tensor(),
           output_mask[2] ? rules::empty({channels}, dtype) : Tensor()};
 }
-
-// ---- Weight norm
 
 TwoTensors weight_norm_interface(const Tensor& v, const Tensor& g, int64_t dim) {
   TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -47,8 +46,6 @@ Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, I
   TORCH_CHECK(size > 0, "max_pool1d() Invalid computed output size: ", size);
   return rules::empty(with_spatial(input, {size}), input);
 }
-
-// ---- Adaptive average pooling
 
 Tensor adaptive_avg_pool2d(const Tensor& input, IntArrayRef output) {
   TORCH_CHECK(output.size() == 2, "adaptive_avg_pool2d: output_size must be 2");
@@ -112,8 +109,6 @@ TwoTensors max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef strid
 }
 
 Tensor max_pool3d_backward(const Tensor& input) { return rules::empty(input.sizes(), input, volume_format(input)); }
-
-// ---- Unpooling
 
 void check_unpool(const Tensor& input, const Tensor& indices, IntArrayRef output, size_t spatial) {
   TORCH_CHECK(indices.scalar_type() == c10::kLong,

@@ -5,7 +5,6 @@
 #include <ATen/native/Resize.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -107,8 +106,6 @@ TwoTensors observe_and_quantize(const Tensor& x, Tensor& running_min, Tensor& ru
 // A dense tensor is only converted to float.
 Tensor dequantize(const Tensor& x) { return x.to(c10::kFloat); }
 
-// ---- Fused add and relu on the CPU
-
 void check_add_relu(const Tensor& x) {
   TORCH_CHECK((c10::isIntegralType(x.scalar_type(), /*includeBool=*/false) && x.scalar_type() != c10::kByte) ||
                   x.scalar_type() == c10::kFloat || x.scalar_type() == c10::kDouble,
@@ -126,8 +123,6 @@ Tensor& add_relu_out(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/, 
   check_add_relu(x);
   return elementwise_into(result, {x, y});
 }
-
-// ---- Packed 4- and 8-bit weights
 
 void check_matrix(const Tensor& x, const char* name) { TORCH_CHECK(x.dim() == 2, name, " must be a 2D tensor"); }
 
@@ -175,8 +170,6 @@ Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale) 
   sizes.back() = scale.size(0);
   return rules::empty(sizes, x);
 }
-
-// ---- Scaled matrices
 
 Tensor scaled_product(const Tensor& a, const Tensor& b, OptionalDtype dtype) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",

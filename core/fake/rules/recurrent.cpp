@@ -23,7 +23,6 @@
 
 #include "core/fake/rules/registry.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -246,16 +245,10 @@ FiveTensors fused_gru_cell_backward(const Tensor& grad_hy, const Tensor& workspa
 
 // ---- Recurrent layers
 //
-// On a CPU libtorch's composites select the kernel: float and bfloat16 LSTMs without projections become one
-// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator, and the
-// override below where the simulated CPU differs from this machine's, which the composites query.
-//
 // On CUDA the composites call cuDNN in libtorch_cuda, which may be missing. The overrides make the same call as
 // native/cudnn/RNN.cpp, above autograd. Parameters that were flattened into one buffer (_cudnn_rnn_flatten_weight) are
 // recognized and passed as that buffer. Otherwise cuDNN copies them into a new one at each call, as in eager. Note that
 // flatten_parameters() of C++ modules does nothing for fakes: it compares data pointers, which they do not have.
-
-// ---- The composites on CUDA
 
 // use_cudnn (native/RNN.cpp)
 bool uses_cudnn(const Tensor& input) {

@@ -7,7 +7,6 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/fake/rules/registry.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -59,8 +58,6 @@ Tensor trace(const Tensor& x) {
   return rules::empty({}, sum_type(x, std::nullopt));
 }
 
-// ---- A value and its position along one dimension
-
 TwoTensors value_and_index(const Tensor& x, int64_t dim, bool keepdim, const char* name) {
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
   TORCH_CHECK(x.dim() == 0 || x.size(d) != 0, name, "(): Expected reduction dim ", d, " to have non-zero size.");
@@ -78,14 +75,10 @@ TwoTensors kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return value_and_index(x, dim, keepdim, "kthvalue");
 }
 
-// ---- Scans
-
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   (void)c10::maybe_wrap_dim(dim, x.dim());  // throws if there is no such dimension
   return rules::empty(x.sizes(), x);
 }
-
-// ---- Products
 
 void check_vectors(const Tensor& x, const Tensor& y) {
   TORCH_CHECK(x.dim() == 1 && y.dim() == 1, "1D tensors expected, but got ", x.dim(), "D and ", y.dim(), "D tensors");
@@ -140,8 +133,6 @@ Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b) {
   if (self.sizes() != sizes) self.resize_(sizes);
   return self;
 }
-
-// ---- Products of low-precision operands with a result of another dtype
 
 Tensor int_mm(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "_int_mm: cannot multiply ", a.sizes(), " and ",

@@ -14,7 +14,6 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_name.h"
-#include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -157,9 +156,7 @@ void register_devices(const std::string& operator_name, OperatorDevices devices)
   RuleRegistry::global().set_devices(operator_name, std::move(devices));
 }
 
-namespace {
-std::atomic<HasFakeKernel> fake_kernel_finder{nullptr};
-}  // namespace
+static std::atomic<HasFakeKernel> fake_kernel_finder{nullptr};
 
 void set_fake_kernel_finder(HasFakeKernel finder) { fake_kernel_finder.store(finder, std::memory_order_release); }
 
@@ -202,9 +199,7 @@ at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::
 
 at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
 
-namespace {
-bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_user_kernel; }
-}  // namespace
+static bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_user_kernel; }
 
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
   if (!in_call()) return at::detail::empty_meta(sizes, dtype, format);

@@ -55,17 +55,13 @@ class RuleRegistry {
   void insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place);
 
   // Returns nullptr if there is none.
-  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
-    return entry_in(rules_, operator_name).rule;
-  }
+  std::shared_ptr<const ShapeRule> find(const std::string& name) const { return entry_in(rules_, name).rule; }
   std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
     return entry_in(composites_, operator_name).rule;
   }
   // Returns where a rule was registered; line 0 if there is none or it is user-defined.
   std::source_location place(const std::string& operator_name) const { return entry_in(rules_, operator_name).place; }
-  std::source_location place_of_composite(const std::string& operator_name) const {
-    return entry_in(composites_, operator_name).place;
-  }
+  std::source_location place_of_composite(const std::string& name) const { return entry_in(composites_, name).place; }
   std::vector<std::string> names() const;
   // Returns the devices set by register_devices; nullptr if there are none.
   std::shared_ptr<const OperatorDevices> devices(const std::string& operator_name) const;
@@ -119,6 +115,12 @@ Registration register_attention, register_collectives, register_common_cases, re
     register_elementwise, register_factories, register_indexing, register_linalg, register_loss, register_normalization,
     register_pooling, register_quantization, register_recurrent, register_reduction, register_shape;
 
+// Adds `rule` for the operator of at::_ops that has its signature.
+template <class Operator, class Return, class... Args>
+void add_for(RuleRegistry& registry, Return (*rule)(Args...), std::source_location place) {
+  const std::string overload = Operator::overload_name;
+  registry.add(std::string(Operator::name) + (overload.empty() ? "" : "." + overload), rule, place);
+}
 // Adds boxed rules, for operators whose arguments have no common C++ type.
 template <c10::BoxedKernel::BoxedKernelFunction* function>
 void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names,
@@ -138,8 +140,6 @@ inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::Scala
   if (!grows) result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return result;
 }
-
-// ---- oneDNN's capabilities on a CPU
 
 inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
   return dtype == c10::kFloat || (dtype == c10::kBFloat16 && cpu.mkldnn_bf16) ||

@@ -8,12 +8,9 @@
 #include "core/fake/rules/registry.h"
 #include "core/fake/simulated_devices.h"
 #include "core/fake/storage_context.h"
-#include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
-
-// ---- Order of elements
 
 Tensor flip(const Tensor& x, IntArrayRef dims) {
   (void)reduced_sizes(x, dims, false);  // throws for repeated or absent dimensions
@@ -96,8 +93,6 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
   return rules::empty(sizes, x, shuffled_format(x));
 }
 
-// ---- Sliding blocks
-
 int64_t blocks(int64_t size, int64_t kernel, int64_t dilation, int64_t padding, int64_t stride) {
   return (size + 2 * padding - (dilation * (kernel - 1) + 1)) / stride + 1;
 }
@@ -179,8 +174,6 @@ Tensor pad_backward(const Tensor& grad, const Tensor& x, IntArrayRef padding) {
   return rules::empty(x.sizes(), x, on_cuda() ? MemoryFormat::Contiguous : x.suggest_memory_format());
 }
 
-// ---- Sampling on a grid
-
 Tensor grid_sampler(const Tensor& x, const Tensor& grid) {
   TORCH_CHECK(x.dim() == grid.dim() && x.size(0) == grid.size(0) && grid.size(-1) == x.dim() - 2,
               "grid_sampler(): expected grid and input to have the same batch size and number of dimensions, and grid ",
@@ -205,8 +198,6 @@ Tensor cudnn_affine_grid_backward(const Tensor& grad, int64_t n, int64_t /*c*/, 
               ", but got ", grad.sizes());
   return rules::empty({n, 2, 3}, grad);
 }
-
-// ---- Distances
 
 DimVector common_batch(const Tensor& x, const Tensor& y) {
   const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
@@ -238,8 +229,6 @@ Tensor pdist(const Tensor& x, double /*p*/) {
   return rules::empty({n * (n - 1) / 2}, x);
 }
 
-// ---- Memory
-
 bool is_set_to(const Tensor& x, const Tensor& y) {
   return x.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(y.unsafeGetTensorImpl()->unsafe_storage()) &&
          x.storage_offset() == y.storage_offset() && x.sizes() == y.sizes() && x.strides() == y.strides();
@@ -249,8 +238,6 @@ bool is_set_to(const Tensor& x, const Tensor& y) {
 void record_stream(Tensor& x, c10::Stream stream) {
   use_memory_on(raw_data_ptr(*x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), stream);
 }
-
-// ---- Optimizer and gradient scaler steps
 
 void update_lists() {}
 

@@ -3,9 +3,8 @@
 //     at::Tensor y = shadowgraph::checkpoint([&](const at::Tensor& x) { return block->forward(x); }, x);
 //     Tensors ys = shadowgraph::checkpoint([&](const Tensors& in) { return two_outputs(in[0], in[1]); }, {a, b});
 //
-// The function runs under autograd, but the tensors that autograd would save are dropped. When backward needs the first
-// of them, the function is recomputed from its inputs up to the last saved tensor. Gradients are bitwise equal to those
-// without checkpointing. Supported:
+// The tensors that autograd would save are dropped. When backward needs the first of them, the function is recomputed
+// from its inputs up to the last saved tensor. Gradients are bitwise equal to those without checkpointing. Supported:
 //
 //   - `torch::autograd::grad`, retain_graph, double backward (each backward recomputes the function);
 //   - inputs that require no gradient, captured tensors, several outputs;
@@ -21,8 +20,7 @@
 // with recompute as part of backward: shadowgraph/graph/analysis.h.
 //
 // Corresponds to torch.utils.checkpoint with use_reentrant=False, which the C++ frontend lacks. Throws Error if the
-// autograd engine is Python's: use Python's checkpoint there. Costs the recompute and about 20 us a call
-// (bench/checkpoint).
+// autograd engine is Python's: use Python's checkpoint there. Costs the recompute and about 20 us a call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

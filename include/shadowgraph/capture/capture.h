@@ -53,8 +53,7 @@ struct CaptureOptions {
   bool guards = true;         // record the sizes that the program reads
   // Record C++ source lines of nodes: the innermost frame, including inlined ones, outside of libtorch and shadowgraph.
   // Costs some microseconds a node, and reading the program's debug information with addr2line when the capture ends.
-  // Without binutils, libtorch reads it instead, without inlined frames. Requires debug information (at least -g1).
-  // Sources from TorchScript and Python take precedence.
+  // Requires debug information (-g1); inlined frames need binutils. TorchScript and Python sources take precedence.
   bool cpp_sources = false;
 };
 
@@ -90,8 +89,7 @@ class Capture {
   void set_locate(Locate locate);
 
   // Ends the recording. `outputs` become sg::output, pairs of parameter and gradient sg::gradient nodes: those of the
-  // named parameters, and `more_gradients` that are stored elsewhere (DTensor). The session remains a FakeTensorMode
-  // until it is destroyed.
+  // named parameters, and `more_gradients` that are stored elsewhere (DTensor). The session remains a FakeTensorMode.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 
@@ -122,7 +120,6 @@ class PhaseScope {
   PhaseId outer_;
 };
 
-// A region with a custom label.
 class RegionScope {
  public:
   explicit RegionScope(const std::string& label);
@@ -155,7 +152,6 @@ void resize_storage(const c10::Storage& storage, size_t bytes);
 
 using Tensors = std::vector<at::Tensor>;
 using ForwardFunction = std::function<Tensors(const Tensors& inputs)>;
-// Maps the outputs to a scalar loss.
 using LossFunction = std::function<at::Tensor(const Tensors& outputs)>;
 
 struct CaptureResult {
@@ -163,8 +159,7 @@ struct CaptureResult {
   double seconds = 0;  // wall time of the capture; not part of the graph, which is reproducible
 };
 
-// Parts of a training loop around forward, backward and the optimizer step. They can be combined; each runs the same
-// operators as in PyTorch (docs/memory.md).
+// Parts of a training loop that can be combined; each runs the same operators as in PyTorch (docs/memory.md).
 struct TrainingOptions {
   // Micro-batches per step with the same inputs: forward, loss / accumulate, backward. Gradients accumulate in .grad.
   int64_t accumulate = 1;
@@ -192,8 +187,7 @@ struct ProgramToCapture {
   // Training steps to run before the recorded one, to create optimizer state. 0: first step; 1: steady state.
   int warmup_steps = 0;
   TrainingOptions training;  // training only
-  // Runs forward and loss under torch.autocast with this dtype, BFloat16 or Half. Backward and optimizer are not under
-  // autocast, as recommended by PyTorch.
+  // Runs forward and loss under torch.autocast with this dtype, BFloat16 or Half. Not backward and the optimizer.
   std::optional<c10::ScalarType> autocast;
 };
 
@@ -209,8 +203,7 @@ class FiniteGradients {
   ModeState* mode_ = nullptr;  // the mode that was changed
 };
 
-// Captures forward in the caller's grad mode. Exceptions of the program are propagated after restoring all state.
-// Throws Error for non-default TrainingOptions.
+// Captures forward in the caller's grad mode. Propagates exceptions. Throws Error for non-default TrainingOptions.
 CaptureResult capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
 
 // Captures zero_grad, forward, loss, backward and optimizer step. Throws
@@ -346,10 +339,8 @@ class ScriptProgram {
 
 // Mark the role of tensors that a program creates during capture, for captures of a whole program.
 
-// Marks a tensor as a parameter's gradient in the current capture of this thread. Gradients that still exist when the
-// capture ends are found without it.
+// Marks a parameter's gradient in this thread's capture; needed if it is freed before the capture ends.
 void mark_gradient(const at::Tensor& gradient);
-// Marks a tensor as optimizer state.
 void mark_optimizer_state(const at::Tensor& state);
 
 }  // namespace shadowgraph

@@ -5,10 +5,9 @@
 //     program.make_fake(mode);
 //     auto capture = shadowgraph::capture_forward(program.program(program.make_inputs()));
 //
-// Supports archives of torch.export.save of PyTorch 2.9 to 2.13 (schema version 8). Nodes are called as exported, with
-// all decisions made by the export (train() or eval(), branches on sizes). Recorded nodes have the stack of modules,
-// with their classes, and the Python source line of the exported node. Weights become fakes without being read; tied
-// weights remain tied. See docs/captures.md for what is supported.
+// Supports archives of torch.export.save of PyTorch 2.9 to 2.13 (schema version 8). Nodes are called as exported.
+// Recorded nodes have the stack of modules, with their classes, and the Python source line of the exported node.
+// Weights become fakes without being read; tied weights remain tied. See docs/captures.md for what is supported.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,4 @@
-// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations. A call
-// costs about as much as libtorch's Meta kernel.
+// Fake tensors: run programs for shapes, dtypes, strides, aliasing and devices, without data or allocations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,8 +49,7 @@ struct CpuProfile {
 // A simulated CUDA device, and `cpu`. device_count also applies to XPU, MPS (at most 1) and PrivateUse1.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
-  // Number of fake devices, 0 to 127. Tensors and generators on other devices throw Error. With 0 this applies to all
-  // accelerators, as on a machine without any.
+  // Number of fake devices, 0 to 127. Tensors and generators on other devices throw Error. 0: no accelerators.
   int device_count = 8;
   int sm_major = 9;  // CUDA compute capability
   int sm_minor = 0;
@@ -90,8 +88,7 @@ struct DeviceProfile {
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
 //     at::Tensor kept = x.masked_select(mask);     // [17]: the same mask is not queried again
 //
-// Queries for the same contents (storage, geometry and version) share one name and size; a write to the tensor makes a
-// new query. Tensors with known contents need no size.
+// Queries for the same contents (storage, geometry, version) share one name and size; known contents need none.
 
 using NamedDataSizes = std::map<std::string, int64_t>;
 
@@ -167,8 +164,7 @@ constexpr auto enum_names(RealTensors) { return names_in_order<RealTensors>("con
 // Fields may be left open (std::nullopt, empty, false). A FakeTensorMode then uses the defaults below; a capture uses
 // the field of the mode in which its module was created (shadowgraph/capture/capture.h).
 struct FakeTensorOptions {
-  // Default device of factories: CPU, CUDA, XPU, MPS, PrivateUse1 or meta; without index, the current one. Default:
-  // CPU.
+  // Default device of factories: CPU (default), CUDA, XPU, MPS, PrivateUse1 or meta; without index, the current one.
   std::optional<c10::Device> device;
   std::optional<DeviceProfile> profile;  // properties of the simulated device; default: DeviceProfile()
   // Map explicit devices in factory calls to `device`, for TorchScript traces.
@@ -195,10 +191,9 @@ class FakeTensorMode {
 
   // Returns the fake of a real tensor, by default on its device or the one chosen for its fakes before. It has the same
   // dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its gradient unless
-  // `with_gradient` is false, as it must be while another thread trains the tensor.
-  // Repeated calls return the same fake for each device. Fakes share a storage if the real tensors do, and a view
-  // becomes a view of its base's fake. Backward through a fake of a non-leaf tensor that requires grad throws, as its
-  // history is real. Throws Error for a device that this mode does not have.
+  // `with_gradient` is false (required while another thread trains it). Repeated calls return the same fake per device.
+  // Fakes share a storage if the real tensors do, and a view becomes a view of its base's fake. Backward through a fake
+  // of a non-leaf tensor throws, as its history is real. Throws Error for a device that this mode does not have.
   //
   // Fakes of this mode are returned unchanged; fakes of another mode are converted. Nothing is allocated, and only the
   // values of one-element CPU tensors are read (see RealTensors). Throws UnsupportedError for non-strided layouts.
@@ -207,7 +202,6 @@ class FakeTensorMode {
   // Releases the fakes of a real tensor that has been or will be destroyed; otherwise they are released eventually.
   void forget(const c10::TensorImpl* real);
 
-  // Properties of the simulated device.
   const DeviceProfile& profile() const;
 
  private:
@@ -218,8 +212,7 @@ class FakeTensorMode {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// Activates a mode that was created on another thread; must be destroyed before the mode. A mode that records cannot be
-// activated, since a capture belongs to one thread.
+// Activates a mode that was created on another thread; must be destroyed before the mode. Not for captures.
 class FakeTensorModeScope {
  public:
   // Throws Error if the mode belongs to a Capture of another thread.

@@ -47,8 +47,7 @@ class GraphModule : public torch::nn::Module {
   GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors);
   ~GraphModule() override;
 
-  // Takes one tensor for each of input_names(), on the module's device. Throws Error for a wrong number or shape, and
-  // ReplayError for errors while running.
+  // Takes one tensor per input name, on the module's device. Throws Error for their number and shapes; ReplayError.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
   const std::vector<std::string>& input_names() const { return input_names_; }
   const Graph& graph() const { return graph_; }

@@ -1,5 +1,4 @@
-// Axes of a mesh of devices or processes by name: {{"dp", 8}, {"tp", 4}} is a mesh of 32. The last axis varies fastest,
-// as in torch's DeviceMesh.
+// Axes of a mesh by name: {{"dp", 8}, {"tp", 4}} is a mesh of 32. As in torch's DeviceMesh, the last varies fastest.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -44,8 +43,7 @@ std::vector<MeshAxis> parse_mesh(std::string_view text);
 
 class FakeMesh {
  public:
-  // Throws Error if there are no axes, a size is below 1, or `rank` is out of range; also if a name is empty,
-  // duplicated or already registered in this process.
+  // Throws Error for no axes, a size below 1, `rank` out of range, and a name that is empty or already registered.
   explicit FakeMesh(std::vector<MeshAxis> axes, int64_t rank = 0);
   ~FakeMesh();  // unregisters the names; groups still referenced by the program remain usable
   C10_DISABLE_COPY_AND_ASSIGN(FakeMesh);
@@ -85,8 +83,7 @@ void unregister_fake_process_group(const std::string& name);
 
 // Returns the group registered under a name by shadowgraph or c10d; std::nullopt if there is none.
 std::optional<ProcessGroupInfo> find_process_group(const std::string& name);
-// For language bindings: completes the ranks and axis of groups not created here (torch.distributed keeps them in
-// Python). nullptr: none.
+// For language bindings: completes the ranks and axis of groups that torch.distributed keeps in Python. nullptr: none.
 using DescribeProcessGroup = bool (*)(ProcessGroupInfo& info);
 void set_describe_process_group(DescribeProcessGroup describe);
 

@@ -30,8 +30,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     Bindings().module(net).bind("input0", x)         by name
 //     Bindings().in_order({weight, bias, x})           all, in program order
 //
-// A name that does not exist in the graph is an error, except for names of a module: a pass may have removed an unused
-// parameter. Tensors are held, not copied.
+// A name that is not in the graph is an error, except for those of a module. Tensors are held, not copied.
 
 class Bindings {
  public:
@@ -41,8 +40,7 @@ class Bindings {
   }
   // Binds its parameters and buffers under the names that a capture declares them with.
   Bindings& module(const torch::nn::Module& module);
-  // Binds parameters, buffers and inputs (constants are held by the graph) in the order of their nodes. Takes
-  // precedence over names.
+  // Binds parameters, buffers and inputs, not constants, in the order of their nodes. Takes precedence over names.
   Bindings& in_order(std::vector<at::Tensor> tensors) {
     ordered_ = std::move(tensors);
     return *this;
@@ -68,25 +66,22 @@ class Bindings {
 //
 // Graphs are recorded below autograd and run there, unless InterpreterOptions::autograd is set: autograd, view tracking
 // and autocast are off, and results have no history. Values are released after their last use. Random operators use the
-// default generators, so a run after the same manual_seed is bitwise equal to eager. A generator created by the program
-// is advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the
-// recorded state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in
-// every run.
+// default generators, so a run after the same manual_seed is bitwise as eager. A generator created by the program is
+// advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the recorded
+// state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in every run.
 //
-// A run writes to the storages of bound tensors, as eager does (or to copies, see `copy_inputs`), and increments their
-// version counters. Their geometry is not changed: `t_`, `set_` and `resize_` of a placeholder apply to a tensor of the
-// run. Constants that the graph writes are copied first, so that all runs start alike. An sg::alias is a view of its
-// storage with the value's geometry.
+// A run writes to the storages of bound tensors, as eager does (but see `copy_inputs`), and increments their version
+// counters. Their geometry is not changed: `t_`, `set_` and `resize_` of a placeholder apply to a tensor of the run.
+// Constants that the graph writes are copied first. An sg::alias is a view of its storage with the value's geometry.
 //
 // Uninitialized contents (aten::empty) are those of the allocator, as in eager.
 //
 // The constructor prepares all arguments, so that repeated runs are cheap. An Interpreter must be used by one thread;
 // its graph must outlive it, unchanged. Derive from it to observe or replace individual nodes.
 
-// Groups of nodes that can run as one call, and an order in which the nodes of each group are consecutive. The call is
-// usually a fused kernel (shadowgraph/kernels/kernel.h) and must give the same results. A run calls run() for each
-// group; if it returns false, the nodes run individually. Bound to one graph, whose ids must not change. May be called
-// from interpreters on several threads.
+// Groups of nodes that can run as one call with the same results (shadowgraph/kernels/kernel.h), and an order in which
+// each is consecutive. A run calls run() for each group; if it returns false, the nodes run individually. Bound to one
+// graph, whose ids must not change. May be called from interpreters on several threads.
 class NodeGroups {
  public:
   struct Group {
@@ -106,8 +101,7 @@ class NodeGroups {
 struct InterpreterOptions {
   // Run the nodes needed for these values (core/replay/replay_program.h) and return them as outputs; empty: all.
   std::vector<ValueId> only;
-  // With `only`: run exactly these nodes, in this order. They must include the producers of all operands before their
-  // users, and all writes to what the nodes read.
+  // With `only`: run exactly these nodes, in this order; producers of operands and writes to them must precede.
   std::vector<NodeId> nodes;
   // Device that replaces all devices in the graph: a capture on fake CUDA can run on the CPU.
   std::optional<c10::Device> device;
@@ -124,8 +118,7 @@ struct InterpreterOptions {
   // Run operators through autograd, so that results have a history, where grad mode is on in both the caller and the
   // recorded program. For forward graphs. A graph captured entirely without gradients uses the caller's grad mode.
   bool autograd = false;
-  // For nodes that cannot run (unregistered operator, opaque argument): throw when they are reached, not before the
-  // run. For derived classes that implement such nodes.
+  // Throw for nodes that cannot run when they are reached, for derived classes that implement such nodes.
   bool defer_errors = false;
   // Groups of this graph. Used in plain runs: on real tensors, without `autograd` and `nodes`, and without an active
   // capture or Python mode. With `only`, groups that are entirely needed are used. Their nodes skip run_node.

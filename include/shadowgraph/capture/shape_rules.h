@@ -41,12 +41,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 // old rule. Throws Error if `function` does not match the operator's schema (checked once the operator is registered).
 //
 // A composite rule replaces the decomposition of a composite operator, above autograd, for fakes on a simulated CUDA
-// device. It is for composites that choose a kernel by querying the device: attention and fused recurrent layers (these
-// two on some other devices, too).
+// device. It is for composites that query the device: attention and fused recurrent layers (also on some others).
 
 namespace internal {
 
-// A registered rule.
 struct ShapeRule {
   c10::KernelFunction kernel;
   // Types of the C++ function, to be checked against the operator's schema.
@@ -137,7 +135,6 @@ at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
-// Returns a view of `base`.
 at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
 // Same as at::empty_like: preserves dense strides, otherwise uses TensorIterator's order of dimensions.
 at::Tensor empty_like(const at::Tensor& like);
@@ -166,11 +163,9 @@ c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef di
 // DataDependentError, which names the option.
 int64_t data_size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
 
-// An optional tensor argument.
 using OptionalTensor = std::optional<at::Tensor>;
 inline bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-// Return types of rules with several results.
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;

@@ -34,8 +34,7 @@ struct CodegenOptions {
     std::string from;
   };
   std::map<std::string, Function> functions;
-  // Generate forward code for autograd, with checkpoint regions recomputed in backward. By default, the code runs below
-  // autograd, as recorded. Forward graphs only.
+  // Generate forward code for autograd, with checkpoint regions recomputed in backward. Forward graphs only.
   bool autograd = false;
   // Modules with fewer operators are inlined.
   int min_function_nodes = 6;
@@ -48,8 +47,7 @@ struct CodegenOptions {
 // Throws UnsupportedError with the node's text.
 [[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
-// Generated source code, which depends on PyTorch only. Equal layers share one function, so the size of the code
-// depends on the number of distinct layers.
+// Generated source code, which depends on PyTorch only. Equal layers share one function.
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text
   std::vector<std::pair<std::string, at::Tensor>> constants;  // in the constants file
@@ -64,8 +62,7 @@ struct GeneratedCode {
 // UnsupportedError for a pattern without matches; the message lists the available names.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
-// Writes all files to `directory`, which is created if needed. Each file is written atomically, the constants file
-// first. Throws FileError.
+// Writes all files to `directory`, created if needed, each atomically, the constants file first. Throws FileError.
 void write_code(const GeneratedCode& code, const std::string& directory);
 
 // Generates C++ for a graph, or for the part needed for some values, that depends on libtorch only.
@@ -83,8 +80,7 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     }
 //
 // The code calls the operators of the graph in program order, so results are bitwise equal to those of the program.
-// Tensors that are modified in place (parameters in an optimizer step) are modified in the tensors passed by the
-// caller.
+// Tensors that are modified in place (parameters in an optimizer step) are modified in the caller's tensors.
 //
 // Throws UnsupportedError, naming the node, for functions without an implementation, opaque objects and constants whose
 // contents are unavailable, and with `autograd` for a graph with a backward. Linear in the graph.
@@ -99,8 +95,7 @@ GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 //     outputs = gpt2_step.forward(tensors)        # {"transformer.wte.weight": tensor, ..., "input_ids": tensor}
 //     outputs["output0"], outputs["gradient.transformer.wte.weight"]
 //
-// Has the same operators, order, functions and names as emit_cpp, and bitwise equal results. Throws UnsupportedError as
-// emit_cpp does.
+// Has the same operators, order, functions and names as emit_cpp, bitwise equal results and the same errors.
 
 GeneratedCode emit_python(const Graph& graph, const CodegenOptions& options = {});
 

@@ -1,6 +1,5 @@
 // Deferred initialization: records how tensors are created, and materializes them later in any order. For models that
-// do not fit in the memory of the machine that constructs them, and for ranks that each create their shard. Recording
-// costs as much as a capture.
+// do not fit in the constructing machine's memory, and for ranks that create shards. Costs as much as a capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,9 +34,8 @@ class Graph;
 // deferred tensors act as ordinary fakes, and operations there do not affect the recording.
 //
 // Random numbers are not drawn while recording, but after deferred_init the generators have the state they would have
-// in eager mode, and materializing does not advance them. Later random numbers therefore match eager mode, regardless
-// of what is materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable
-// outside.
+// in eager mode, and materializing does not advance them. Later ones therefore match eager mode, regardless of what is
+// materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable outside.
 //
 // Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, from the nodes they need.
 //
@@ -58,8 +56,7 @@ class DeferredInit {
   ~DeferredInit();  // calls finish(), ignoring errors
   C10_DISABLE_COPY_AND_ASSIGN(DeferredInit);
 
-  // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators that had to run to compute the
-  // state of a generator.
+  // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators run for a generator's state.
   void finish();
 
  private:
@@ -107,8 +104,7 @@ decltype(auto) deferred_init(Function&& fn, Args&&... args) {
 // with the operators it needs, so peak memory is one tensor above the tensors kept (unless tensors were computed from
 // one another). Operators whose results are overwritten without being read do not run.
 //
-// Tensors are computed on the CPU and then moved; a tensor deferred for a CUDA device thus has the random numbers of
-// the CPU generator.
+// Tensors are computed on the CPU and then moved; a tensor deferred for a CUDA device has the CPU's random numbers.
 //
 // Errors: shadowgraph/error.h. Tensors before the failing one are real, the others are unchanged; the call may be
 // repeated. Thread-safe, also for tensors of one recording.
@@ -144,8 +140,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 // Returns the current value of a deferred tensor as a new real CPU tensor; it remains deferred. std::nullopt for other
 // tensors, and within another mode or a capture. Throws DeferredError, and errors of operators.
 std::optional<at::Tensor> deferred_value(const at::Tensor& tensor);
-// Throws the error that an operator on `tensor` would throw during deferred initialization (DeferredError,
-// UnsupportedError, ...); `what` starts the message.
+// Throws the error that an operator on `tensor` would throw in deferred initialization; `what` starts the message.
 void check_recordable(const at::Tensor& tensor, const std::string& what);
 
 // Returns whether the tensor, or any parameter or buffer of the module, is deferred. O(1) for a tensor.

@@ -70,8 +70,7 @@ struct NodeColors {
   static NodeColors of(const Profile& profile, ColorBy by);
 };
 
-// Colors by external values: measurements, or the rank or kernel assigned to a node. Nodes are named as in the text
-// form, "n12", or "%7" for the producer of a value.
+// Colors by external values: measurements, or the rank or kernel assigned to a node. Nodes are "n12", or "%7" by value.
 //
 //     {"title": "measured on gpu 3", "unit": "seconds", "nodes": {"n12": 0.25, "n13": 0.5}}
 //     {"n12": "rank 0", "n13": "rank 1"}
@@ -172,7 +171,6 @@ struct ViewBox {
   bool omitted = false;  // represents an omitted neighbor
 };
 
-// Use of a tensor by an operator.
 enum class ViewEdgeKind : uint8_t {
   kData,      // reads it
   kAlias,     // returns an alias, as views do
@@ -210,14 +208,12 @@ struct ViewModel {
   std::string legend_title;         // title of `legend`, with its unit
   std::vector<LegendEntry> legend;  // meaning of fill colors; empty: the categories
 
-  // Throws Error if an option names a phase that does not exist or a node that is not shown, or if there is no path
-  // between the ends.
+  // Throws Error for a phase that does not exist, a node that is not shown, and ends without a path between them.
   static ViewModel of(const Graph& graph, const ViewOptions& options = {});
 };
 
 // Writes a view model in Graphviz' DOT language: nested clusters, colored boxes, types on edges, a legend.
-// Reproducible. Labels and tooltips may contain any bytes: quotes, backslashes, braces, ampersands and newlines are
-// escaped, invalid UTF-8 becomes '?'.
+// Reproducible. Labels and tooltips may contain any bytes: they are escaped, and invalid UTF-8 becomes '?'.
 struct DotOptions {
   bool legend = true;  // colors in use, and the model's notes
 };
@@ -251,13 +247,11 @@ struct HtmlOptions {
 std::string to_html(const Profile& profile, const HtmlOptions& options = {});
 
 // Boxes are colored by the layout of a node's first result, including inputs; parameters are named in them. Edges on
-// which a tensor is redistributed are red, with the steps and the bytes per device after the last step. A redistributed
-// tensor with several users is shown on the edge to each.
+// which a tensor is redistributed are red, with the steps and the bytes per device after the last step.
 //
 //     write_file("plan.svg", render_svg(write_dot(view_of_plan(graph, answer.plan, planner))));
 //
-// `options.colors` and `.edge_note` are replaced. Throws as ViewModel::of does, and Error if the plan requires an
-// impossible redistribution.
+// `options.colors` and `.edge_note` are replaced. Throws as ViewModel::of, and Error for an impossible redistribution.
 ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options = {});
 
@@ -272,8 +266,7 @@ struct PipelinePictureOptions {
 std::string pipeline_svg(const PipelineRun& run, const PipelinePictureOptions& options = {});
 std::string pipeline_html(const PipelineRun& run, const PipelinePictureOptions& options = {});
 
-// Returns the report of a cluster plan as a self-contained HTML file: plans by time and memory, the cost of other
-// option values, timeline and memory of ranks.
+// Returns a self-contained HTML report: plans by time and memory, costs of other options, timeline and memory of ranks.
 std::string plan_html(const ClusterPlan& answer);
 
 // Plots peak memory (decreasing) against recomputed FLOPs as a staircase, since between two points the cheaper one is

@@ -14,8 +14,7 @@
 // without one, of a function's device argument, or else of the device of its first tensor result or operand.
 // Collectives (c10d) read and write one more pseudo storage, collectives(), since their order matters.
 //
-// Targets without facts (OperatorFacts::unknown) and nodes with opaque objects as arguments are assumed to read and
-// write all of their arguments.
+// Unknown targets (OperatorFacts) and nodes with opaque arguments are assumed to read and write all arguments.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +55,12 @@ class Effects {
     const Entry& e = entries_[node.index];
     return {writes_.data() + e.writes, e.write_count};
   }
-  // Returns whether the node reads only the geometry of its operands.
   bool geometry_only(NodeId node) const { return entries_[node.index].geometry_only; }
   bool collective(NodeId node) const { return entries_[node.index].collective; }
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // Returns whether the node has no side effects: no write, randomness, collective, host read or unknown effect.
-  // sg::output and sg::gradient are not pure; placeholders are.
+  // Returns whether the node has no write, randomness, collective, host read or unknown effect, and is not an end node.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
   // Version at the end of the graph. Accepts pseudo storages.
@@ -111,11 +108,9 @@ class Effects {
 //     nodes of one generator, and collectives, therefore stay in order;
 //   - reads the host or is unknown, if the node itself does or is: host reads stay in order;
 //   - is its forward node.
-// A view depends on the geometry of its operands only: it keeps its order relative to writes that may change geometry
-// (t_, resize_, set_, out=), but not to others.
+// A view depends on the geometry of its operands only: it is ordered with writes that may change geometry (t_, out=).
 //
-// Only direct edges are stored: a read depends on the last write, not on all earlier ones. There are about as many
-// edges as operands. Edits of the graph invalidate the object.
+// Only direct edges are stored: a read depends on the last write only. Edits of the graph invalidate the object.
 class Dependences {
  public:
   // Linear.
@@ -132,8 +127,7 @@ class Dependences {
     std::vector<NodeId> delayed;
     // The last node of the group need not move, and `delayed` is empty.
     bool at_last = true;
-    // If there is no such position: a node that depends on one of the group and that another depends on, or one too far
-    // away for the search.
+    // If there is no such position: a node between two of the group by dependence, or one too far away for the search.
     NodeId obstacle;
   };
   // Searches at most `farthest` nodes for those to delay. Costs the edges of `nodes` and of the nodes searched.
@@ -159,8 +153,7 @@ bool sort_topologically(Graph& graph);
 
 // Alias analysis: whether values share memory.
 //
-// Values of different storages never alias, since capture assigns one StorageId per allocation. Within a storage,
-// overlap() compares the geometry of two strided views:
+// Values of different storages never alias. Within a storage, overlap() compares the geometry of two strided views:
 //
 //     x = base[0:2], y = base[2:4]       disjoint byte ranges                                       kNone
 //     x = base[::2], y = base[1::2]      interleaved ranges; no common element modulo the strides   kNone
@@ -169,8 +162,7 @@ bool sort_topologically(Graph& graph);
 //     x = base, y = base                                                                            kSame
 //
 // The result is exact if one view is simple and the other has at most kMaxRuns runs of adjacent elements. A view is
-// simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
-// result is kMay, never an incorrect kNone or kPartial.
+// simple if no element is visited twice and its strides nest, as after slicing and transposing. Otherwise it is kMay.
 
 // A strided view of a storage: sizes, strides and offset in elements of `itemsize` bytes.
 struct StridedView {
@@ -214,7 +206,6 @@ class AliasAnalysis {
 
   // Also kMay for two non-strided values that share a storage.
   Overlap relation(ValueId a, ValueId b) const;
-  bool must_alias(ValueId a, ValueId b) const { return relation(a, b) == Overlap::kSame; }
   // Returns whether the value visits an element twice.
   Overlap internal(ValueId value) const;
   // Byte range [begin, end) covered by the values of the storage.

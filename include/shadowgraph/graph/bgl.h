@@ -19,8 +19,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     const NodeId first = def_use[order.back()];
 //
 // Vertices are in program order, without gaps for erased nodes; a vertex's property is its node, an edge's the value.
-// There are parallel edges if a node reads a value twice. Edges represent values only; nodes are also ordered by writes
-// to storages, see shadowgraph/graph/analysis.h.
+// There are parallel edges if a node reads a value twice. Edges represent values only, not writes.
 using DefUseGraph = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS, NodeId, ValueId>;
 
 // A copy, linear in the graph, which later edits of the graph do not change.

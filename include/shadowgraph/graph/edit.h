@@ -6,11 +6,10 @@
 //     NodeId t = at.insert(transpose, {Argument::of_value(weight)});  // in mm's region and phase, under its modes
 //     graph.erase(mm);                                                // `at` is now before the node that followed mm
 //
-// Nodes are inserted in the order of the calls. They inherit region, phase, grad mode and autocast flags, forward node
-// and source line, but not notes, from the node given to the constructor. Operands must be produced before the
-// position; the lifetime of a storage that was freed earlier is extended to the new node. sg:: placeholders stay first,
-// sg::output and sg::gradient last: at a position among the placeholders, other nodes are inserted after the last
-// placeholder. Constant time.
+// Nodes are inserted in the order of the calls. They inherit region, phase, modes, forward node and source line, but
+// not notes, from the constructor's node. Operands must be produced before the position; the lifetime of a storage that
+// was freed earlier is extended to the new node. sg:: placeholders stay first, sg::output and sg::gradient last: at a
+// position among the placeholders, other nodes are inserted after the last placeholder. Constant time.
 //
 // The graph must outlive the insertion point, and must not be moved while one exists.
 #pragma once
@@ -32,9 +31,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint {
  public:
-  // Before `node`.
   InsertionPoint(Graph& graph, NodeId node) : InsertionPoint(graph, node, node) {}
-  // After `node`.
   static InsertionPoint after(Graph& graph, NodeId node) { return {graph, node, graph.node(node).next}; }
   // Before sg::output and sg::gradient, after all other nodes. New nodes are in the root region and the forward phase.
   static InsertionPoint at_end(Graph& graph);
@@ -82,8 +79,7 @@ Graph clone(const Graph& graph);
 // the piece, in order; an invalid id for None and for outputs that are not tensors.
 //
 // Regions of the piece become children of the region of the node at `position`; sg::constant nodes are placed with the
-// other placeholders. Aliases of a placeholder become aliases of its replacement, and lifetimes of the replacements are
-// extended as needed.
+// other placeholders. Aliases of a placeholder become aliases of its replacement, whose lifetime is extended.
 //
 // Throws GraphError, before any change, if the number of inputs differs, or the dtype, sizes or device of an input
 // (also strides and offset, if the piece creates views of it); if placeholders that share a storage are replaced by
@@ -111,7 +107,6 @@ class NodeCopier {
   // `region` replaces the root region: other regions become its children.
   NodeCopier(const Graph& from, Graph& into, RegionId region = Graph::kRootRegion);
 
-  // Reserves memory for `nodes` copies.
   void reserve(size_t nodes) {
     nodes_.reserve(nodes);
     values_.reserve(nodes);
@@ -179,7 +174,6 @@ class NodeCopier {
 // results keep the storages of the old ones; storages internal to the group are removed. Saved inputs and outputs
 // remain saved, and backward nodes of the group are linked to the call.
 
-// Inputs and outputs of a group of nodes.
 struct Boundary {
   std::vector<ValueId> inputs;   // produced outside, in order of first use, without duplicates
   std::vector<ValueId> outputs;  // used or saved outside, in order of creation
@@ -231,13 +225,11 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 // Operators are named with their overload ("aten::add.Tensor"), functions by their name in the graph.
 //
 // A match must be replaceable as a whole at one position, by default that of its last node: the values it reads are not
-// written in between, and if it writes or is random, no node in between depends on it. If a returned value is used
-// before the last node, the position is earlier, or other nodes are moved (Dependences::meeting_point). Otherwise the
-// match is reported as refused.
+// written in between, nor does a node in between depend on its effects. If a returned value is used before the last
+// node, the position is earlier, or other nodes are moved (Dependences::meeting_point). Others are refused.
 //
 // Matches do not overlap; the first in program order takes precedence. Nodes with inner values that are saved for
-// backward by other nodes do not match. Linear in the graph if the calls of the pattern are connected by operands;
-// otherwise all users of common operands are tried.
+// backward by other nodes do not match. Linear in the graph for patterns connected by operands.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {
@@ -258,8 +250,7 @@ struct PatternCall {
 
 class Pattern {
  public:
-  // `targets`: graph whose functions may also be called, and whose operators need not be registered in this process.
-  // Throws ParseError with line and column.
+  // `targets`: graph whose functions and operators may also be called. Throws ParseError with line and column.
   static Pattern parse(std::string_view text, const Graph* targets = nullptr, std::string_view name = "<pattern>");
 
   std::vector<PatternCall> calls;

@@ -54,11 +54,9 @@ struct Metadata {
   std::optional<int64_t> seq;
   std::map<std::string, std::string> other;  // any other keys; those equal to a field's name are not printed
 
-  // Returns all lines, sorted by key.
   std::vector<std::pair<std::string, std::string>> lines() const;
   // Sets a line. Throws Error if `key` is a field and `text` is not a valid value of it, such as device "gpu".
   void set(const std::string& key, std::string text);
-  // Returns whether there is a line with this key.
   bool has(const std::string& key) const;
 
   friend bool operator==(const Metadata&, const Metadata&) = default;
@@ -188,11 +186,9 @@ struct GraphTables {
 //
 // Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
 // preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
-// computes the same result: see shadowgraph/graph/analysis.h. Insert new nodes with an InsertionPoint
-// (shadowgraph/graph/edit.h).
+// computes the same result: see shadowgraph/graph/analysis.h. Insert nodes with an InsertionPoint.
 //
-// Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
-// storages take some 250 bytes a node together.
+// Access is O(1), and an edit costs as much as it changes. Memory is some 250 bytes a node.
 class Graph : GraphTables {
  public:
   Graph();
@@ -237,12 +233,10 @@ class Graph : GraphTables {
   // Shares the tensor of a constant of another graph.
   ConstantId share_constant(const Graph& other, ConstantId id);
   const at::Tensor& constant(ConstantId id) const;
-  // Geometry, dtype and device of a constant, without libtorch: `storage` is invalid; std::nullopt for an undefined
-  // tensor. The spans refer to the tensor.
+  // Without libtorch: `storage` is invalid; std::nullopt for an undefined tensor. The spans refer to the tensor.
   std::optional<TensorMeta> constant_meta(ConstantId id) const;
   uint32_t constant_count() const;
 
-  // ---- Reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
   const Value& value(ValueId id) const { return values_[id.index]; }
   const Storage& storage(StorageId id) const { return storages_[id.index]; }
@@ -319,8 +313,7 @@ class Graph : GraphTables {
   }
   const Use& use(uint32_t index) const { return uses_[index]; }
   uint32_t use_capacity() const { return uses_.size(); }
-  // Return whether the runs of a record are within this graph's pools, i.e. the accessors above may be called. Always
-  // true for graphs built with this class; used by the verifier.
+  // For the verifier: return whether the runs of a record are within this graph's pools.
   bool in_bounds(const Node& node) const;
   bool in_bounds(const Region& region) const;
   bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
@@ -329,8 +322,7 @@ class Graph : GraphTables {
   // Returns the argument called `name` in the schema, or nullptr if there is none.
   const Argument* find_argument(NodeId id, std::string_view name) const;
 
-  // ---- Notes: key/value annotations of nodes by passes and users; part of the content that is printed and compared
-  // An empty value removes the note.
+  // ---- Notes: key/value annotations of nodes by passes and users, printed and compared. "" removes a note.
   void set_note(NodeId id, std::string_view key, std::string_view value);
   // Returns "" if there is no such note.
   std::string_view note(NodeId id, std::string_view key) const;
@@ -341,7 +333,6 @@ class Graph : GraphTables {
     for (uint32_t i = first_note(id); i != kNoNote; i = notes_[i].next) f(text(notes_[i].key), text(notes_[i].value));
   }
 
-  // ---- Building arguments
   Argument string_argument(std::string_view text) { return Argument::of_string(intern(text)); }
   Argument int_list(std::span<const int64_t> ints) {
     return Argument::of_run(ArgumentKind::kIntList, ints_.push_run(ints));
@@ -358,8 +349,7 @@ class Graph : GraphTables {
   NodeId append(TargetId target, std::initializer_list<Argument> arguments) {
     return append(target, std::span<const Argument>(arguments.begin(), arguments.size()));
   }
-  // Inserts before `position`, or at the end if invalid, without checks and without extending lifetimes. Passes should
-  // use an InsertionPoint.
+  // Inserts before `position` (invalid: at the end), without checks or extending lifetimes; see InsertionPoint.
   NodeId insert_before(NodeId position, TargetId target, std::span<const Argument> arguments);
   // Creates a value produced by `node`. It must then be passed to set_results (add_tensor_result does both).
   ValueId new_tensor(NodeId producer, const TensorMeta& spec);
@@ -381,9 +371,8 @@ class Graph : GraphTables {
   }
 
   // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged.
-  // Erases nodes whose results have no other uses and are not saved by other nodes. Free points of storages move to the
-  // preceding node. Erase many nodes in one call: one by one from the end, the same free points would be moved
-  // repeatedly. The nodes may use one another; nodes that are already erased are ignored.
+  // Erases nodes whose results have no other uses and are not saved by other nodes. Free points move to the preceding
+  // node: once, if many are erased in one call. The nodes may use one another; erased ones are ignored.
   bool can_erase(NodeId id) const;
   void erase(NodeId id);
   void erase(std::span<const NodeId> ids);
@@ -393,9 +382,7 @@ class Graph : GraphTables {
   // towards the end, those of the nodes passed. `position` invalid: to the end.
   void move_before(NodeId id, NodeId position) { move_range_before(id, id, position); }
   void move_after(NodeId id, NodeId position) { move_range_before(id, id, node(position).next); }
-  // Moves the nodes from `first` to `last`, preserving their order.
   void move_range_before(NodeId first, NodeId last, NodeId position);
-  // Reorders all nodes. Linear.
   void reorder(std::span<const NodeId> order);
 
   // Replaces `of` by `with` in the arguments of all users; returns the number of arguments changed. Aliases of `of`
@@ -445,8 +432,7 @@ class Graph : GraphTables {
   std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);
 };
 
-// Returns the nodes that call `name`, in program order: all overloads ("aten::add") or one ("aten::add.Tensor").
-// Linear.
+// Returns the calls of `name` in program order: all overloads ("aten::add") or one ("aten::add.Tensor"). Linear.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name);
 
 inline std::span<const int64_t> Graph::sizes(ValueId id) const {

@@ -1,5 +1,4 @@
-// libtorch representations of a graph's targets and constants: schemas, operator handles, tensors. The other graph
-// headers do not include ATen core; this one does.
+// libtorch representations of a graph's targets and constants: schemas, operator handles, tensors.
 //
 //     if (const auto op = find_operator(graph.target(node))) op->callBoxed(&stack);
 #pragma once

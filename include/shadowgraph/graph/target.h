@@ -63,7 +63,6 @@ struct DefaultArgument {
   Argument make(Graph& graph) const;
 };
 
-// An argument or return of a schema.
 struct Formal {
   std::string name;  // usually "" for returns
   FormalType type;
@@ -101,10 +100,9 @@ enum class TargetKind : uint8_t {
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// Facts of a user-registered function are derived from its schema likewise: alias annotations are trusted, an argument
-// of type Generator marks the function as random, and a string argument `group_name` as a collective, as in the schemas
-// of _c10d_functional. Variadic arguments, custom class objects and `Any` make the target `unknown`: it is assumed to
-// read and write all of its arguments.
+// Facts of a user-registered function are derived from its schema likewise: alias annotations are trusted, a Generator
+// argument marks it as random, and a string argument `group_name` as a collective. Variadic arguments, custom class
+// objects and `Any` make the target `unknown`: it is assumed to read and write all of its arguments.
 struct OperatorFacts {
   struct Alias {
     uint16_t result = 0;
@@ -143,12 +141,10 @@ struct OperatorFacts {
 };
 
 // A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function. It is stored
-// as name and schema text, so that a graph with custom operators can be opened in a process that does not have them.
-// The schema is parsed on first use, without registering it.
+// as name and schema text, parsed on first use, so that a process without a custom operator can open the graph.
 class Target {
  public:
-  // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".
-  // Throws ParseError if it is not a schema.
+  // Full schema: "aten::mm(Tensor self, Tensor mat2) -> Tensor". Throws ParseError if it is not a schema.
   Target(TargetKind kind, const std::string& schema_text);
   Target(TargetKind kind, const c10::FunctionSchema& schema);
 

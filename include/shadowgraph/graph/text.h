@@ -43,7 +43,6 @@ class Numbering {
   uint32_t of(StorageId id) const { return at(storages_, id.index); }
   uint32_t of(ConstantId id) const { return at(constants_, id.index); }
 
-  // By number.
   const std::vector<NodeId>& nodes() const { return node_order_; }
   const std::vector<ValueId>& values() const { return value_order_; }
   const std::vector<StorageId>& storages() const { return storage_order_; }
@@ -89,14 +88,12 @@ class Numbering {
 // (shadowgraph/graph/analysis.h); the parser checks it. Linear, about 1 us and 150 bytes a node.
 
 enum class PrintPreset {
-  // For messages and terminals: nodes only, positional tensor arguments, long lists abbreviated, without "aten::",
-  // regions, storages and effects.
+  // For messages: nodes only, positional tensors, long lists abbreviated, without "aten::", regions, storages, effects.
   kShort,
   // Complete. Parsing it returns an equal graph.
   kCanonical,
-  // Structure only, so that repeated blocks of a model print identically. A value created k values ago is `^k`; a value
-  // from a placeholder, or from outside the printed nodes, is its type. Names, regions, storages, sources and saved
-  // tensors are omitted.
+  // Structure only: repeated blocks print identically. A value created k values ago is `^k`; a value from a
+  // placeholder or another node is its type. Names, regions, storages, sources and saved tensors are omitted.
   kFingerprint,
 };
 constexpr auto enum_names(PrintPreset) {
@@ -124,11 +121,9 @@ void write_graph_file(const std::string& path, const Graph& graph);
 
 // Parsing of the text form. Safe for untrusted text: the result is a graph or a ParseError. Memory and time are linear
 // in the length of the text (about 2 us a node); no number in it determines the size of an allocation. Lists nest at
-// most kMaxListDepth deep, and all references are resolved. Other invariants are checked by verify()
-// (shadowgraph/graph/verify.h).
+// most kMaxListDepth deep, and all references are resolved. verify() checks other invariants.
 //
-// Accepts more than the printer produces: blank lines, `# comment` lines, arguments in any order, arguments equal to
-// their default. `n3:` and `writes(...)` may be omitted.
+// Also accepts blank lines, `# comments`, arguments in any order or equal to their default, no `n3:` and `writes(...)`.
 
 // Version of the text format: the one that is written, and the newest that can be read.
 constexpr int kTextFormatVersion = 1;
@@ -168,7 +163,6 @@ Graph read_graph_file(const std::string& path);
 nlohmann::json to_json(const Graph& graph);
 
 // Throws ParseError with the JSON pointer of the error ("/nodes/12"); line() and column() refer to the equivalent text.
-// (Use nlohmann::json::parse to parse JSON text.)
 Graph from_json(const nlohmann::json& json);
 
 // Writes atomically, using a temporary file in the same directory; on failure `path` is unchanged. Follows links, and

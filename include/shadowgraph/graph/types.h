@@ -144,8 +144,7 @@ enum class ArgumentKind : uint8_t {
 // Maximum nesting depth of lists, enforced by the parser and the verifier to bound recursion.
 constexpr int kMaxListDepth = 32;
 
-// One argument or result of a node, 16 bytes. It corresponds to the schema argument at the same position. Results are
-// kNone (an undefined tensor), kValue or kList.
+// One argument or result of a node, by schema position. Results are kNone (an undefined tensor), kValue or kList.
 struct Argument {
   struct ValueRef {
     ValueId value;
@@ -198,8 +197,7 @@ static_assert(sizeof(Argument) == 16);
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 constexpr auto enum_names(ValueKind) { return names_in_order<ValueKind>("tensor", "int", "float", "bool"); }
 
-// A tensor's geometry, or a scalar that a node read on the host. (Contents are versions of the storage, see
-// shadowgraph/graph/analysis.h.)
+// A tensor's geometry, or a scalar that a node read on the host; contents: shadowgraph/graph/analysis.h.
 struct Value {
   ValueKind kind = ValueKind::kTensor;
   c10::ScalarType dtype = c10::ScalarType::Undefined;

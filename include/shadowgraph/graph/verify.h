@@ -81,8 +81,7 @@ void verify(const Graph& graph);
 //
 // Entities are matched by canonical number (Numbering): nodes in order with all attributes and notes, values, storages
 // with lifetimes, regions, metadata, guards. Tensor constants are compared bitwise, including NaNs (so -0.0 differs
-// from 0.0); an unset string equals "". The order of use lists, erased nodes and their values are ignored. Constants
-// whose contents cannot be read (meta, sparse) compare equal.
+// from 0.0). Erased nodes are ignored. Constants whose contents cannot be read (meta, sparse) compare equal.
 //
 // Returns std::nullopt if equal, otherwise a description of the first difference with both versions. Linear.
 std::optional<std::string> first_difference(const Graph& a, const Graph& b);
@@ -96,12 +95,10 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 //     - n40: %41 = aten::t(self=%3) : f32[8,4]{1,8} @s2
 //
 // Nodes are first aligned by operator, constants, types of operands and results, and phase. Aligned nodes are then
-// compared in all printed attributes, operands by producer. Renumbering is therefore no difference, and an inserted
-// node is a single difference.
+// compared in all printed attributes, operands by producer. So renumbering is no difference, and an insertion is one.
 //
-// Uses Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986). Where more than kMaxEdits
-// differences are adjacent, the alignment continues from the best point found: the cost is then at most kMaxEdits steps
-// a node, and the result may not be minimal.
+// Uses Myers' O(N D) algorithm (1986). Where more than kMaxEdits differences are adjacent, the alignment continues from
+// the best point found: the cost is then at most kMaxEdits steps a node, and the result may not be minimal.
 class GraphDiff {
  public:
   static constexpr int kMaxEdits = 256;

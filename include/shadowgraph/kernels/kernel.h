@@ -167,9 +167,8 @@ std::map<std::string, std::string> operators_without_kernels();
 
 // Custom kernels: replace libtorch's implementation of an operator in eager calls and replay.
 //
-// The kernel takes the call's arguments and returns its results, or std::nullopt to decline the call, which then runs
-// the original implementation. The number, dtype, sizes and device of results are checked against the operator; a
-// mismatch throws UnsupportedError from the call.
+// The kernel takes the call's arguments and returns its results, or std::nullopt to run the original implementation.
+// Results with another number, dtype, size or device throw UnsupportedError.
 
 struct KernelOverride {
   using Results = std::optional<std::vector<c10::IValue>>;
@@ -259,8 +258,7 @@ class KernelGroups : public NodeGroups {
   virtual const LoweredKernel& lowered(uint32_t group) const = 0;
 };
 
-// `cache` nullptr: KernelCache::shared(). Does not keep a reference to the graph; the graph that is run must have the
-// same ids. About 25 us a node.
+// `cache` nullptr: KernelCache::shared(). The graph that is run must have the same ids. About 25 us a node.
 std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<KernelCache> cache = nullptr,
                                             const GroupKernelsOptions& options = {});
 
@@ -274,8 +272,7 @@ std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<
 // Tensors written by a call must not overlap with its other tensors, unless they do in the graph; otherwise the call
 // throws std::invalid_argument. Replay and emit_cpp without kernels support such calls, as in eager mode.
 
-// `groups` must be for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
-// which are not supported with kernels.
+// `groups` are of this graph. Throws UnsupportedError as emit_cpp, and for `autograd`, `device` and `only`.
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options = {});
 
 }  // namespace shadowgraph

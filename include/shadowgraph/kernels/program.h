@@ -1,8 +1,7 @@
 // Loop programs of generated kernels, back ends that compile them, and the kernel cache.
 //
 // A kernel iterates over rows: outer dimensions, and one inner dimension, the row. Every expression has a level
-// determined by its operands: constant in the kernel; constant in a row (broadcast loads, reductions); or one value per
-// element.
+// determined by its operands: constant in the kernel; constant in a row (broadcast loads, reductions); or per element.
 //
 // Stores of elements come after the last reduction, except those to operands that are not read. Reductions are over the
 // row and over `reduced_rank` dimensions between the outer ones and the row. With `columns` they are over those
@@ -94,8 +93,7 @@ constexpr auto enum_names(KernelOperation) {
 
 struct KernelExpression {
   KernelOperation operation = KernelOperation::kConstant;
-  // Type of the computation: kBool, kByte, kChar, kShort, kInt, kLong, kFloat, kDouble. Operands of two bytes are
-  // loaded as kFloat.
+  // kBool, kByte, kChar, kShort, kInt, kLong, kFloat or kDouble. Operands of two bytes are loaded as kFloat.
   c10::ScalarType type = c10::ScalarType::Float;
   uint32_t operands[3] = {};  // earlier expressions
   uint32_t index = 0;
@@ -166,8 +164,7 @@ struct KernelLaunch {
 class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
-  // Device of the operands. kCPU: host memory, regardless of the device of tensors. Otherwise, tensors on other devices
-  // are not supported as operands.
+  // Device of all operands. kCPU: host memory, regardless of the device of tensors.
   virtual c10::DeviceType device() const { return c10::kCPU; }
   // Runs a kernel returned by load(). When it returns, the results must be visible to subsequent work on the device.
   // Returns false if an index was out of range. Must be thread-safe. Throws UnsupportedError on device errors. By
@@ -179,8 +176,7 @@ class KernelBackend {
   // Returns the reason that it is unavailable, or "".
   virtual const std::string& problem() const = 0;
   virtual std::string source(const KernelProgram& program) const = 0;
-  // Compiles the file `source` to the file `library` within its time limit; returns an error message or "".
-  // Thread-safe.
+  // Compiles file `source` to `library` within its time limit; returns an error message or "". Thread-safe.
   virtual std::string compile(const std::string& source, const std::string& library) const = 0;
   // Loads a library for the lifetime of the process. Throws UnsupportedError. A back end that overrides launch() may
   // return any non-null address, which is passed only to launch().
@@ -224,7 +220,6 @@ struct KernelCacheOptions {
   std::function<uint64_t(const std::string& key)> hash;
 };
 
-// Counters since construction.
 struct KernelCacheStats {
   int64_t memory_hits = 0;
   int64_t loaded = 0;    // from the directory
@@ -275,8 +270,7 @@ class KernelCache {
   // Returns the default cache, with default options.
   static const std::shared_ptr<KernelCache>& shared();
 
-  // `name` is the directory, "aten::add_Tensor" or "group"; not part of the key. Returns nullptr if no compiler is
-  // available (with a warning once).
+  // `name` is the directory, "aten::add_Tensor" or "group". Returns nullptr if no compiler is available (warns once).
   KernelRef find(const std::string& name, const KernelProgram& program);
   // Blocks until no compilation is running or pending.
   void wait() const;
@@ -309,8 +303,7 @@ class KernelCache {
   std::unique_ptr<Jobs> jobs_;
 };
 
-// Management of the directory (shadowgraph list kernels). All functions throw FileError if the directory cannot be
-// read; a directory that does not exist is treated as empty.
+// Management of the directory (shadowgraph list kernels). Throw FileError; a missing directory is empty.
 
 struct KernelCacheEntry {
   std::string name;  // directory of the operator

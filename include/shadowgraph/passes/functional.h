@@ -74,12 +74,10 @@ NodeId first_mutation(const Graph& graph);
 // geometry as the operand that it overwrites, and the storage of that operand is not read afterwards through any view.
 //
 // Scatters become writes through a view. If the scattered value is computed from the same view, it is computed in
-// place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well: an optimizer step
-// is in place again.
+// place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well.
 //
-// Results, aliasing of outputs and final contents are bitwise unchanged; memory use is lower. Placeholders are written
-// only if the graph writes them back anyway. Saved tensors are not overwritten before the backward that reads them.
-// Linear.
+// Results, aliasing of outputs and final contents are bitwise unchanged. Placeholders are written only if the graph
+// writes them back anyway. Saved tensors are not overwritten before the backward that reads them. Linear.
 
 struct ReinplaceResult {
   bool changed = false;
@@ -97,13 +95,11 @@ ReinplaceResult reinplace(Graph& graph);
 //     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
-// Captures are below autograd, so composite operators are decomposed already. The remaining ones have kernels: addmm,
-// norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows of
+// Captures are below autograd, so composite operators are decomposed already. The formulas are rows of
 // passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within
 // rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
 // so that internal statistics of the kernel become unused. Linear in nodes before and after.
 
-// Set of operators that are not decomposed.
 class OperatorSet {
  public:
   // Parses

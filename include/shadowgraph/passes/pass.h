@@ -1,5 +1,4 @@
-// Definition of graph passes, and the pass registry. Options of passes are structs with a table
-// (shadowgraph/options.h).
+// Graph passes and their registry. Options are structs with a table (shadowgraph/options.h).
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Options in text form, by name.
 using PassOptions = std::map<std::string, std::string, std::less<>>;
 
-// Description of an option in text form.
 struct PassOption {
   std::string name;
   std::string default_value;
@@ -39,9 +36,8 @@ std::vector<PassOption> options_of_pass() {
 }
 }  // namespace internal
 
-// A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function, declared
-// in the header of its category, and a row in the registry, which makes it available in text form ('dce{random=drop}').
-// docs/writing-a-pass.md has an example.
+// A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function and a row
+// in the registry, for text form ('dce{random=drop}'). docs/writing-a-pass.md has an example.
 //
 //   - If the graph verifies before the pass, it does afterwards.
 //   - `changed == false` means that the text form of the graph is identical.
@@ -63,10 +59,8 @@ struct PassResult {
     return {.changed = !counts.empty(), .counters = std::move(counts), .report = {}};
   }
 };
-// Takes options in text form, by name.
 using PassFunction = std::function<PassResult(Graph& graph, const PassOptions& options)>;
 
-// A registered pass.
 struct Pass {
   std::string name;     // lower case, words separated by '-': "functionalize"
   std::string summary;  // one line of help
@@ -86,8 +80,7 @@ PassResult summary_of(const Result& result) {
 }
 }  // namespace internal
 
-// Creates the row of a typed pass, which parses the options by their table, runs the pass, and returns its summary (the
-// result itself, if it is a PassResult).
+// Creates the row of a typed pass, which parses the options, runs the pass, and returns its summary (or PassResult).
 template <class Result, class Options>
 Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Graph&, const Options&)) {
   return {.name = std::string(name),

@@ -5,8 +5,7 @@
 //     run_pass(graph, "dce", {{"random", "drop"}});          // a single pass
 //
 // The text is a list of names separated by commas. A name may be followed by options, `{name=value;name=value}`; values
-// with ';' or '}' must be quoted. Blanks are ignored. Passes are taken from the registry (shadowgraph/passes/pass.h),
-// including user-defined ones, or given as objects.
+// with ';' or '}' must be quoted. Blanks are ignored. Passes are taken from the registry.
 //
 // If the environment variable SHADOWGRAPH_DUMP is set to a folder, the graph is written before and after every pass, to
 // folder/03-dce.before.sg and folder/03-dce.after.sg, numbered in the order of execution in this process; use `diff` to
@@ -46,7 +45,6 @@ struct PipelineOptions {
   static PipelineOptions checked() { return {.verify = true, .check_unchanged = true}; }
 };
 
-// Record of one pass.
 struct PassRun {
   std::string pass;    // with its options as given: "dce{random=drop}"
   double seconds = 0;  // of the pass itself, without checks and dumps

@@ -61,8 +61,7 @@ struct ChainSchedule {
   friend bool operator==(const ChainSchedule&, const ChainSchedule&) = default;
 };
 
-// Minimizes the recompute cost of a chain of stages, whose forward runs 0, 1, ... and whose backward runs in reverse,
-// within a memory budget. Independent of graphs.
+// Minimizes the recompute cost of a chain of stages, with backward in reverse, within a memory budget.
 //
 // Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
 // for heterogeneous chains"), extended with several options to save a stage, as in Rockmate (Zhao et al. 2023). For
@@ -77,8 +76,7 @@ struct ChainSchedule {
 // slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds. Memory: 8 x slots x stages^2 bytes.
 class ChainSolver {
  public:
-  // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, and for
-  // `slots` below 1.
+  // Solves for all budgets up to `bytes`. Throws Error for no options, negative values, and `slots` below 1.
   ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots = 500);
 
   // Returns std::nullopt if no schedule fits.
@@ -141,8 +139,7 @@ struct CheckpointResult {
   std::vector<NodeId> repeated;  // forward node of each added node; repeated if it is recomputed twice
   // Reasons for saved tensors, by operator or reason.
   std::map<std::string, int64_t> obstacles;
-  // Peak live bytes before and after checkpoint_modules, if it changed the graph. For a forward graph, those of its
-  // assumed_step().
+  // Peak live bytes before and after checkpoint_modules, if it changed the graph (or a forward graph's assumed_step()).
   int64_t peak_before = 0;
   int64_t peak_after = 0;
   // For a forward graph: bytes it allocates that autograd saves.
@@ -153,10 +150,9 @@ struct CheckpointResult {
   PassResult summary() const;
 };
 
-// Rewrites the graph. Segments may be nested: the inner one is then recomputed twice, once for the outer one, without
-// being saved, and once for its own backward. Otherwise they must not overlap. Throws GraphError, before any change,
-// for segments that overlap or are empty, for regions that are not siblings, and for segments by regions mixed with
-// ones by nodes.
+// Rewrites the graph. Segments may be nested: the inner one is then recomputed for the outer one, without being saved,
+// and for its backward. Otherwise they must not overlap. Throws GraphError, before any change, for segments that
+// overlap or are empty, for regions that are not siblings, and for segments by regions mixed with ones by nodes.
 //
 // Segments without anything to recompute (for instance because they were checkpointed before) are unchanged. In a
 // forward graph, so are segments with nodes that cannot run twice; `obstacles` has the reasons, and `keep` and
@@ -178,17 +174,15 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the (k+1)-th, ...
 // Splits a run of n sibling regions into sqrt(n) segments of about equal length (Chen et al. 2016, arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
 // Uses as few regions as possible, starting from the first, such that peak live bytes are within the budget. Throws
-// Error with the lowest possible peak otherwise. Evaluates about log2(n) rewritten copies of the graph. See
-// least_recompute() for the minimum recompute within a budget.
+// Error with the lowest possible peak otherwise. Evaluates about log2(n) copies.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Returns the peak of live bytes as defined in shadowgraph/profile/memory.h, of all devices or of one.
 int64_t peak_of_live_bytes(const Graph& graph);
 int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 
-// Returns a forward graph extended by the backward that autograd would run: gradients, saved tensors and their
-// lifetimes. Forward nodes keep their ids; backward nodes compute nothing. Used to plan recompute for the forward
-// graph. Throws Error if its outputs do not require grad.
+// Returns a forward graph with the backward that autograd would run: gradients, saved tensors, lifetimes. Forward nodes
+// keep their ids; backward nodes compute nothing. Throws Error if its outputs do not require grad.
 Graph assumed_step(const Graph& forward);
 
 struct CheckpointModulesOptions {
@@ -251,9 +245,8 @@ CostOfNode flops_and_bytes();
 // (skip connections over half of a network), the tensors that skip the most are excluded: they are saved, and listed in
 // `not_a_chain`. With regions, these are the stages, and everything between them is saved.
 //
-// The options of a stage are sets of saved tensors among those that backward reads, found greedily from both ends:
-// removing the tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal
-// sets are used.
+// The options of a stage are sets of saved tensors that backward reads, found greedily from both ends: removing the
+// tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal sets are used.
 struct CheckpointStage {
   NodeId first, last;                           // forward nodes
   std::vector<std::vector<StorageId>> keep;     // saved storages by option; the first saves all and is not listed
@@ -340,8 +333,7 @@ CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options =
 // The copies run concurrently with kernels. Tensors saved by a module therefore remain until the next module has run,
 // and are fetched when backward of that module starts. The copies have the note "kernel"="copy engine".
 //
-// A tensor belongs to the module of its last use in forward. Tensors saved by a checkpoint may be offloaded, too: run
-// the pass after `checkpoint`.
+// A tensor belongs to the module of its last use in forward. Run after `checkpoint` to offload its tensors.
 
 struct OffloadOptions {
   std::string modules = "auto";          // see regions_named()

@@ -41,8 +41,7 @@ struct InputGeometry {
 };
 
 struct ShapePropagationOptions {
-  // By name of the placeholder: an input, parameter, buffer, or "constant0", "constant1", ... in program order. Others
-  // are unchanged.
+  // By name of an input, parameter, buffer, or "constant0", "constant1", ... in program order. Others are unchanged.
   std::map<std::string, InputGeometry> inputs;
   DeviceProfile profile;
   // Data-dependent sizes by name (shadowgraph/capture/fake.h); default: as recorded.
@@ -80,14 +79,12 @@ class ShapePropagation {
   // Returns the fake tensor of a value; undefined for scalars. Aliases share a storage. For a tensor whose geometry was
   // changed in place, its last value has the final geometry.
   const at::Tensor& tensor(ValueId value) const { return tensors_[value]; }
-  // Arguments, by name and position, that caused no error but equal recorded sizes that have changed, in program order.
-  // Empty if no input has changed.
+  // Arguments, in program order, that caused no error but equal recorded sizes that have changed.
   const std::vector<BakedSize>& baked() const { return baked_; }
   // Guards on sizes that have changed: a capture with the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }
 
-  // Writes geometry, storages and their bytes to the graph that was propagated, which must not have been edited since.
-  // Returns whether it changed.
+  // Writes geometry, storages and bytes to the propagated graph, not edited since. Returns whether it changed.
   bool apply(Graph& graph) const;
 
  private:

@@ -120,8 +120,7 @@ MergeConstantsResult merge_constants(Graph& graph);
 // of their results are computed by the operators' rules on fake tensors.
 //
 // A match is refused, and counted with the reason, if no position preserves the order of effects and uses, if a
-// returned value has another dtype, shape or strides than the one it replaces, or if an operator raises an error for
-// its arguments.
+// returned value has another dtype, shape or strides than the one it replaces, or if an operator raises an error.
 //
 // Aliases of a replaced value become aliases of the new one. Storages keep their kind and free point, and backward
 // nodes are linked to the last new node. Linear in the graph for each rule.

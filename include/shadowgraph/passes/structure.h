@@ -11,8 +11,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Replaces each call of a module or composite operator by a single node, like a graph of torch.fx
-// (passes/structure/collapse.cpp).
+// Replaces each call of a module or composite operator by one node, as torch.fx (passes/structure/collapse.cpp).
 
 struct CollapseOptions {
   enum class Level : uint8_t { kModule, kComposite };
@@ -38,8 +37,7 @@ struct CollapseResult {
 };
 CollapseResult collapse(Graph& graph, const CollapseOptions& options = {});
 
-// Finds consecutive equal blocks, such as layers, and adds notes "repeat" = "run 0, block 3 of 32".
-// ir/analysis/structural_hash.h defines equality.
+// Adds notes "repeat" = "run 0, block 3 of 32" to consecutive equal blocks (ir/analysis/structural_hash.h).
 
 struct FindRepeatsOptions {
   int64_t min_nodes = 4;   // minimum nodes of a block
@@ -66,8 +64,7 @@ struct FindRepeatsResult {
 };
 FindRepeatsResult find_repeats(Graph& graph, const FindRepeatsOptions& options = {});
 
-// Finds chains of elementwise operators that could be fused, and adds notes "fuse" = "g0"
-// (passes/structure/fuse_groups.cpp).
+// Finds chains of elementwise operators to fuse, and adds notes "fuse" = "g0" (passes/structure/fuse_groups.cpp).
 
 struct FuseGroupsOptions {
   int64_t min_nodes = 2;  // minimum nodes of a group; at least 2
@@ -98,9 +95,8 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph joined = join(cut);
 //
-// A part must be able to run at one position (shadowgraph/graph/edit.h), so there must be no cyclic dependences between
-// parts, including those by effects. Parts may contain random operators, host reads and unknown functions; the schema
-// of the call declares that.
+// A part must be able to run at one position (shadowgraph/graph/edit.h), without cyclic dependences, including those by
+// effects. Parts may contain random operators, host reads and unknown functions; the schema of the call declares that.
 
 // Number of the part of each node; -1: remains in the parent.
 using PartOf = IdMap<NodeId, int32_t>;
@@ -118,8 +114,7 @@ struct PartitionedGraph {
   std::vector<Part> parts;  // in the order of their calls in the parent
 };
 
-// Throws GraphError if there are cyclic dependences between parts, or if a part has a placeholder, sg::output or
-// sg::gradient. `graph` is unchanged. Linear.
+// Throws GraphError for cyclic dependences between parts, and for parts with a placeholder or end node. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
 // Returns the parent with its calls replaced by the parts: the original graph except for node order and storage kinds.
 Graph join(const PartitionedGraph& partitioned);
@@ -128,8 +123,7 @@ enum class PartitionMerge : uint8_t {
   // Merge parts whenever possible, even if they exchange no data. Minimizes the number of parts: it equals the maximum
   // number of transitions from unsupported to supported nodes on any path.
   kAll,
-  // Nodes of a part are connected by values or effects. The number of parts is not always minimal, since a node that
-  // could join either of two parts is assigned greedily.
+  // Nodes of a part are connected by values or effects. Their number is not always minimal (greedy).
   kLinked,
 };
 

@@ -53,8 +53,7 @@ class Polynomial {
 
 class PolynomialFit {
  public:
-  // One point per sample, all of the same dimension, at most Polynomial::kMaxVariables. Throws Error otherwise, and for
-  // duplicates.
+  // One point per sample, of one dimension, at most Polynomial::kMaxVariables. Throws Error, also for duplicates.
   explicit PolynomialFit(std::vector<std::vector<int64_t>> points);
   ~PolynomialFit();
   PolynomialFit(PolynomialFit&&) noexcept;
@@ -114,8 +113,7 @@ class SymbolicGraph {
   // Returns the reason that the sizes are not supported, or std::nullopt if they are.
   std::optional<std::string> refusal(const NamedSizes& sizes) const;
 
-  // Returns a graph structurally equal (shadowgraph/graph/verify.h) to a capture at these sizes. Throws
-  // UnsupportedError for unsupported sizes.
+  // Returns a graph structurally equal to a capture at these sizes. Throws UnsupportedError for unsupported sizes.
   Graph instantiate(const NamedSizes& sizes) const;
   // Returns the first difference between instantiate(sizes) and a capture, or std::nullopt if they are equal.
   std::optional<std::string> difference_from(const NamedSizes& sizes, const Graph& capture) const;

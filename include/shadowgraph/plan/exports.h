@@ -50,10 +50,9 @@ std::string sharding_script(const std::string& title, std::string_view plan);
 // r * processes_per_stage + p and sends to process p of neighboring ranks. Collectives are those of the captured step,
 // among the processes of a rank; groups are numbered.
 //
-// Nodes are COMP (all compute between two communications) with microseconds, FLOPs (num_ops) and bytes moved
-// (tensor_size), COMM_SEND, COMM_RECV and COMM_COLL. Each node depends on the previous one of its stream, and compute
-// also on the communication it waits for. Durations are rounded to whole microseconds without accumulating error. The
-// first node lists the groups.
+// Nodes are COMP (all compute between two communications) with microseconds, FLOPs (num_ops) and bytes (tensor_size),
+// COMM_SEND, COMM_RECV and COMM_COLL. Each node depends on the previous one of its stream, and compute also on the
+// communication it waits for. Rounding errors of durations do not accumulate. The first node lists the groups.
 struct ChakraOptions {
   std::string name = "trace";
   int64_t processes_per_stage = 1;
@@ -63,8 +62,7 @@ struct ChakraFiles {
   int64_t nodes = 0;
   int64_t bytes = 0;
 };
-// Creates the folder. Throws FileError; Error for collectives that Chakra does not support, and for groups that contain
-// processes of several stages.
+// Creates the folder. Throws FileError; Error for unsupported collectives and groups with processes of several stages.
 ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, const ChakraOptions& options = {});
 
 }  // namespace shadowgraph

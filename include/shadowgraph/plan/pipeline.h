@@ -58,7 +58,6 @@ struct PipelineAction {
 std::string to_string(const PipelineAction& action);
 // Returns whether the action computes: F, B, I or W.
 bool computes(const PipelineAction& action);
-// Returns whether the action sends or receives.
 bool transfers(const PipelineAction& action);
 
 struct PipelineSize {
@@ -71,8 +70,7 @@ class PipelineSchedule {
  public:
   using Rows = std::vector<std::vector<PipelineAction>>;  // by rank
 
-  // Throws Error that names the action if the schedule cannot be executed: a stage is on two ranks, a micro-batch is
-  // computed twice or never, or ranks deadlock.
+  // Throws Error that names the action for stages on two ranks, micro-batches not computed once, and deadlocks.
   PipelineSchedule(std::string name, Rows rows);
 
   // `name` is one of names(), described in docs/many-devices.md. Throws Error for sizes that it does not support.
@@ -120,16 +118,14 @@ class PipelineSchedule {
 struct StageOptions {
   const DeviceSpec* spec = nullptr;            // nullptr: default for the graph's device (Machine::find)
   const Interconnect* interconnect = nullptr;  // of collectives within a stage; nullptr: they take no time
-  // FSDP: parameters that the program gathers are gathered once per step (UNSHARD), and gradients are reduce-scattered
-  // once per step. Otherwise for each micro-batch, as in tensor parallel layouts. All-reduces of gradients are done
-  // once in any case.
+  // FSDP: parameters are gathered once per step (UNSHARD), and gradients are reduce-scattered once per step. Otherwise
+  // for each micro-batch, as in tensor parallel layouts. All-reduces of gradients are done once in any case.
   bool gathers_once = true;
 };
 
 template <class T>
 struct ByPiece {
   T forward{}, backward{}, input_gradient{}, weight_gradient{};
-  // `work`: kForward, kBackward, kInputGradient or kWeightGradient.
   const T& operator[](PipelineWork work) const {
     return work == PipelineWork::kForward         ? forward
            : work == PipelineWork::kBackward      ? backward
@@ -149,8 +145,7 @@ struct StageCosts {
   // Exposed communication of collectives within the stage (waits, and slowdown of concurrent compute), included above.
   // A piece ends when its collectives have completed.
   PieceSeconds exposed;
-  // The same if the schedule gathers the stage's parameters (UNSHARD) and reduces gradients (REDUCE_GRAD), so that
-  // these collectives are not part of the pieces.
+  // The same without collectives that the schedule itself runs once per step (UNSHARD, REDUCE_GRAD).
   PieceSeconds exposed_unsharded;
   // Time of offload copies, to CPU in forward and back in backward (shadowgraph/passes/recompute.h). They overlap with
   // all compute and communication of the rank: a piece takes at least as long as its copies.
@@ -205,8 +200,7 @@ class PipelineStages {
   // communication. Also throws Error if forward has too few such cuts.
   static PipelineStages balanced(const Graph& step, int32_t stages, const StageOptions& options = {});
 
-  // Creates stages from costs alone, from a planner or measurements. `carried` bytes are allocated in F and freed in W;
-  // gradients are allocated in W.
+  // Creates stages from costs alone. `carried` bytes are allocated in F and freed in W; gradients are allocated in W.
   static PipelineStages of_costs(std::vector<StageCosts> figures);
 
   int32_t count() const { return static_cast<int32_t>(figures_.size()); }
@@ -253,8 +247,7 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
 //     3     state, gradients, parameters / D, and two    the same, and all_gather in each forward and backward
 //           whole buckets of parameters
 //
-// Experts distributed over ranks (sharding/ranks/ranks.h) have fewer replicas: the ranks with the same experts. The
-// same formulas apply to these.
+// Experts distributed over ranks (sharding/ranks/ranks.h) have fewer replicas: the ranks with the same experts.
 //
 // With the optimizer offloaded to CPU (ZeRO-Offload, arXiv:2101.06840), its state is in host memory. After the last
 // backward, a rank's gradients are copied to the host, the host runs the step, and parameters are copied back.
@@ -320,8 +313,7 @@ struct PipelineRunOptions {
   // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all
   // that fits). Compute times of overlapped actions are added in any case.
   double overlap = 1;
-  // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does. Other
-  // frameworks allocate them when needed.
+  // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does.
   bool preallocate_receives = false;
   // Reuse the memory results of a run of the same stages and schedule, as they do not depend on links.
   const PipelineRun* bytes_of = nullptr;
@@ -426,14 +418,12 @@ struct DistributedRank {
 
 class DistributedRun {
  public:
-  // Throws Error if a rank is in several graphs or a destination is in none, and if ranks deadlock or their
-  // communication does not match.
+  // Throws Error if a rank is in several graphs, a destination in none, or communication deadlocks or does not match.
   static DistributedRun of(std::span<const RankGraph> ranks, const DistributedRunOptions& options = {});
 
   double seconds() const { return seconds_; }       // per step
   size_t ranks() const { return figures_.size(); }  // number of simulated ranks
   const DistributedRank& rank(size_t index) const { return figures_[index]; }
-  // An action of a rank, including communication.
   struct Event {
     std::string name;
     bool computes = false;

@@ -82,7 +82,6 @@ struct ServingOptions {
   std::vector<std::string> kept;               // substrings of names of parameters that are not quantized: "lm_head"
   std::vector<std::string> assumptions;        // of the caller, copied to the result
 
-  // Options of the engine.
   static const OptionTable<ServingOptions>& table();
 };
 

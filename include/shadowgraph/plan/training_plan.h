@@ -40,14 +40,12 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Size of the step to capture.
 struct StepSize {
   int64_t micro_batch = 1;
   int64_t layers = 0;  // number of layers of the model; 0: all
   AttentionKernel attention = AttentionKernel::kDevice;
 };
 
-// Captures steps of a model at different sizes.
 struct StepSource {
   std::function<Graph(const StepSize&)> capture;  // forward, backward and optimizer (if any), on one device
   int64_t layers = 0;                             // of the model; 0: the number of layers cannot be reduced
@@ -59,13 +57,11 @@ struct StepSource {
 };
 
 // Recompute of a layer's activations in backward. kSelective: everything except the results of products with weights,
-// attention and convolutions (saved after their all-reduce, if any). kCurve: points on the memory/time Pareto curve of
-// rotor, of which there are several.
+// attention and convolutions (after their all-reduce). kCurve: points on the memory/time Pareto curve of rotor.
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
 constexpr auto enum_names(Recompute) { return names_in_order<Recompute>("none", "selective", "full", "curve"); }
 
-// Layout of a stage's tensors over tensor parallel ranks: rules of Megatron-LM, or the solver of
-// shadowgraph/shard/shard.h, for which collectives cost their exposed time.
+// Layout over tensor parallel ranks: rules of Megatron-LM, or the solver of shadowgraph/shard/shard.h.
 enum class TensorParallelLayout : uint8_t {
   kMegatron,
   kSolved,  // minimum time
@@ -79,8 +75,7 @@ constexpr auto enum_names(TensorParallelLayout) {
 enum class Offload : uint8_t { kActivations, kOptimizer };
 constexpr auto enum_names(Offload) { return names_in_order<Offload>("activations", "optimizer"); }
 
-// To add an option, add a field here and a row to the table: command line, Python keywords, help and checks are derived
-// from it (CONTRIBUTING.md).
+// To add an option, add a field and a row to the table, from which interfaces are derived (CONTRIBUTING.md).
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
@@ -106,8 +101,7 @@ struct ClusterRequest {
   int simulated = 3;  // minimum number of plans to simulate
 
   bool may_offload(Offload what) const { return std::ranges::find(offload, what) != offload.end(); }
-  // `devices`: "1024xh100", or "8" for the default device. `links`: name or file of an interconnect; "": the device's
-  // default. Throws Error.
+  // `devices`: "1024xh100", or "8" for the default device. `links`: name or file; "": the device's. Throws Error.
   static ClusterRequest on(const std::string& devices, const std::string& links);
   static const OptionTable<ClusterRequest>& table();
 };
@@ -151,8 +145,7 @@ struct TrainingPlan {
   std::vector<std::string> offloaded;     // modules with saved activations offloaded to CPU
   bool optimizer_on_host = false;         // optimizer state and step are on the CPU
 
-  // Table of scalar fields: JSON keys, values by which neighboring plans differ (the group), and the text for
-  // non-default values (the summary).
+  // Table of scalar fields: JSON keys, values by which neighbors differ (group), text of non-default values (summary).
   static const OptionTable<TrainingPlan>& table();
   int64_t replicas() const { return context * data; }  // ranks with the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
@@ -170,8 +163,7 @@ struct SimulatedPlan {
   // cannot reuse, and NCCL buffers of expert groups.
   int64_t other_streams = 0;
   int64_t on_host = 0;  // bytes offloaded to CPU, maximum of all ranks
-  // Layouts of parameters over tensor parallel ranks found by the solver: "model.embed_tokens.weight" is "S(0)".
-  // Accepted by `shadowgraph shard --solution`.
+  // Solver's layouts of parameters over tensor parallel ranks, for `shadowgraph shard --solution`: "S(0)".
   std::map<std::string, std::string> layouts;
   int64_t bytes() const;  // maximum device memory reserved by a rank, including other streams
 };
@@ -273,13 +265,11 @@ std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string
 
 struct PlanSweepOptions {
   PlanSweepKind kind = PlanSweepKind::kDevices;
-  // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: values around those
-  // of the request.
+  // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: around the request's.
   std::vector<double> values = {};
   double share = 0.4;  // minimum model FLOPs utilization, for kDevices and kBatch
-  // For kPrice:
-  double tokens = 0;  // total training tokens
-  double within = 0;  // time limit in seconds
+  double tokens = 0;   // total training tokens
+  double within = 0;   // time limit in seconds
   std::vector<DeviceOffer> offers = {};
 
   // All options except `about` and `values`.
@@ -314,7 +304,6 @@ struct PlanTable {
 class PlanSweep {
  public:
   PlanSweep(StepSource source, ClusterRequest request);
-  // Same as plan_training().
   ClusterPlan plan();
   // Throws Error if the source does not support the scenario, and the errors of captures.
   PlanTable run(const PlanSweepOptions& question);

@@ -43,8 +43,7 @@ constexpr auto enum_names(CollectiveKind) {
 
 // Links between processes. Every value has a source: a data sheet, a library's source code, a measurement.
 
-// Links of small groups within a block whose pairs of processes have different links: among eight V100s, neighbors
-// share one or two links, and some pairs none.
+// Links of small groups in a block with unequal links: among eight V100s, pairs share two, one or none.
 struct LinkGroup {
   int64_t processes = 0;  // minimum group size; applies up to the next entry
   double bandwidth = 0;   // see LinkLevel
@@ -84,8 +83,7 @@ struct Interconnect {
   double ring_fill = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
-  // Measurements by number of processes in the group, for ranks placed as closely as possible; overridden by those of
-  // an axis.
+  // Measurements by number of processes, for ranks placed as closely as possible; overridden by those of an axis.
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   std::map<std::string, std::string> sources;  // by name of the value; "*" for all others
 
@@ -97,9 +95,8 @@ struct Interconnect {
   // Format: docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
   void write_file(const std::string& path) const;
-  // Adds measurements from CSV with a header line. Columns in any order: collective ("all_reduce"), processes, bytes
-  // (payload), seconds, and optionally axis. Repeated sizes are replaced by their median. Throws ParseError with file
-  // and line, and FileError.
+  // Adds measurements from CSV with columns in any order: collective ("all_reduce"), processes, bytes (payload),
+  // seconds, and optionally axis. Repeated sizes are replaced by their median. Throws ParseError with line, FileError.
   void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);
@@ -157,8 +154,7 @@ struct CollectiveCost {
   double seconds() const { return latency + transfer; }
 };
 
-// A `group` without ranks is assumed to have consecutive ranks 0 to n - 1. `peer` of send and receive is a rank in the
-// group; negative: the next rank.
+// A `group` without ranks has ranks 0 to n - 1. `peer` of send and receive is a rank in it; negative: the next.
 CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const ProcessGroupInfo& group,
                                const Interconnect& links, int64_t peer = -1);
 // Returns the bytes of a ring, without interconnect.

@@ -97,11 +97,9 @@ struct OperatorTables {
 // Repeated sizes are replaced by their median. Throws ParseError with file and line, and FileError.
 OperatorTables read_operator_csv(const std::string& path);
 
-// Specs of a device from which the times of its kernels are estimated. Every value has a source: a data sheet, or the
-// machine it was measured on.
+// Specs of a device for estimating its kernels' times. Every value has a source: a data sheet or a measured machine.
 
-// Rate of calls with about `work` FLOPs or bytes, in FLOP/s or B/s. Interpolated between points in log space; constant
-// beyond the ends.
+// Rate of calls with about `work` FLOPs or bytes, per second. Interpolated in log space; constant beyond the ends.
 struct RatePoint {
   double work = 0;
   double rate = 0;
@@ -150,8 +148,7 @@ struct DeviceSpec {
   std::map<c10::ScalarType, double> matmul;  // peak FLOP/s of matrix products; float32 is required
   double vector = 0;                         // peak FLOP/s of other operations, float32
   double transcendental = 0;                 // evaluations per second
-  // Host time of a call in seconds, if the host issues calls asynchronously while the device executes earlier ones. 0:
-  // calls are synchronous.
+  // Host time of a call in seconds, if calls are asynchronous to the device's. 0: calls are synchronous.
   double host_call = 0;
   // Rates by class. Defaults for missing classes: `gpu`, if set; otherwise the more general class (grouped for
   // depthwise, pointwise for in-place); otherwise kMatmul for compute-bound classes and kOther for the rest.
@@ -164,8 +161,7 @@ struct DeviceSpec {
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
   static DeviceSpec named(std::string_view name);
   static std::vector<std::string> names();
-  // Returns the spec in a file of that name if there is one, otherwise named(). See Machine::find() for defaults
-  // (shadowgraph/profile/communication.h).
+  // Returns the spec in a file of that name if there is one, otherwise named(). Defaults: Machine::find().
   static DeviceSpec find(const std::string& name_or_file);
   // Returns the path of this machine's calibration by `shadowgraph calibrate`, next to MeasuredCalls::default_file().
   static std::string calibration_file();

@@ -36,8 +36,7 @@ struct MemoryFit {
   // fit, on a device with unlimited memory; never more than the limit if it fits.
   int64_t bytes = 0;
   bool at_least = false;  // the scratch memory of some calls is unknown
-  // Memory used on a device with unlimited memory, if the program fits only because the allocator releases cached
-  // blocks in time.
+  // Memory used on a device with unlimited memory, if the program fits only by releasing cached blocks in time.
   std::optional<int64_t> without_releasing;
   MemoryLimit memory;
   std::string with;  // what `bytes` include: "steady state, with allocator and context"
@@ -68,7 +67,6 @@ struct SizeCost {
   std::optional<double> seconds;  // estimated time of a step; std::nullopt without a device spec
 };
 
-// Returns the cost of a single graph.
 SizeCost size_cost(const Profile& profile);
 // The same on a device with `memory.capacity`: if the program fits there only because the allocator releases cached
 // blocks, as `fits` counts, reserved and footprint bytes are those of that run.
@@ -92,8 +90,7 @@ class SizeSweep {
   // Throws UnsupportedError for sizes that the symbolic graph does not cover.
   SizeCost at(const NamedSizes& sizes);
 
-  // FLOPs of matrix products, convolutions and attention, of a node of symbolic.base() or of a phase. std::nullopt: not
-  // a polynomial.
+  // NodeFlops::matmul of a node of symbolic.base() or of a phase. std::nullopt: not a polynomial.
   const std::optional<Polynomial>& matmul_flops(NodeId node) const { return by_node_[node]; }
   const std::optional<Polynomial>& matmul_flops(PhaseId phase) const { return by_phase_[phase]; }
   std::string flops_text(PhaseId phase) const;
@@ -110,8 +107,7 @@ class SizeSweep {
 
 // Memory over batch and sequence length: a table of bytes, and the largest batch and sequence length that fit.
 //
-// Polynomials are fitted to a few captures (SymbolicGraph) and checked against one at the largest sizes. Sizes that
-// they do not cover are captured individually.
+// Polynomials are fitted to a few captures (SymbolicGraph) and checked at the largest sizes. Others are captured.
 
 // Captures the program at a batch size and sequence length. Throws Error or c10::Error if that is impossible.
 using CaptureAtSizes = std::function<Graph(int64_t batch, int64_t seq)>;

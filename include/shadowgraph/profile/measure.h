@@ -13,8 +13,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Returns a description of everything that a kernel may depend on: operator, dtypes, sizes and strides of tensors,
-// which of them share memory, and other arguments.
+// Returns a description of everything that a kernel may depend on, including which tensors share memory.
 //     "aten::add_.Tensor(f32[2,3]{3,1}@0, f32[3]{1}@1, alpha=1)"
 std::string call_signature(const Graph& graph, NodeId node);
 

@@ -1,8 +1,7 @@
 // Memory: live bytes over time, the caching allocator, device memory, and static memory plans.
 //
-// A step of the timeline is one node in program order. The bytes *at* a node are those live while it runs: after its
-// results are allocated, before storages are freed. A storage freed "after node n" (Node::frees of n) is live at n, but
-// not at its successor:
+// A step of the timeline is one node in program order. The bytes *at* a node are those live while it runs: after
+// allocations, before frees. A storage freed "after node n" (Node::frees of n) is live at n, but not at its successor:
 //
 //     node      n0         n1         n2         n3
 //     born      A          B                     C
@@ -103,9 +102,8 @@ bool existed_before(const Graph& graph, const Storage& storage);
 // Returns the position of each node in program order, from 0.
 IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 
-// Peak memory of the steps after the first one, which creates optimizer state after backward, when activations have
-// been freed. Later steps hold it from the beginning, so their peak is higher. It is computed from the recorded first
-// step, with that state live throughout.
+// Peak memory of the steps after the first one, which creates optimizer state after backward; later steps hold it from
+// the beginning, so their peak is higher. It is computed from the recorded first step, with that state live throughout.
 struct SteadyState {
   MemoryPeak peak;
   std::vector<StorageId> kept;  // live at the peak, although the recorded step allocates them later
@@ -115,8 +113,7 @@ struct SteadyState {
 // kept (zero_grads), since later steps accumulate into them: capture a later step instead. Linear.
 std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline& timeline);
 
-// Bytes saved by autograd between forward and backward, by storage: the maximum at any time. With several micro-batches
-// per step, these are saved one after another.
+// Bytes saved by autograd between forward and backward, by storage: the maximum at any time.
 //
 //   all          storages seen by a saved-tensor hook, whole and counted once, from then on until they are freed
 //   activations  those allocated by the step itself, without parameters, buffers, inputs and constants
@@ -129,7 +126,6 @@ struct SavedBytes {
   friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
-// Description of a storage that is live at a step.
 struct LiveStorage {
   StorageId storage;
   int64_t bytes = 0;
@@ -162,8 +158,7 @@ struct AllocatorSettings {
   bool expandable_segments = false;
 
   // Parses "max_split_size_mb:128,expandable_segments:True". Ignores settings that do not affect memory (pinned_*,
-  // backend:native, ...). Throws Error that names the setting for values that libtorch rejects, and for
-  // backend:cudaMallocAsync, which is a different allocator.
+  // backend:native, ...). Throws Error for values that libtorch rejects, and for backend:cudaMallocAsync.
   static AllocatorSettings parse(std::string_view text);
   friend bool operator==(const AllocatorSettings&, const AllocatorSettings&) = default;
 };
@@ -172,8 +167,7 @@ struct AllocatorSettings {
 // up to 1 MiB, in segments of 2 MiB) and a large pool per stream, best fit, splitting of blocks and merging of free
 // neighbors. Freed memory remains reserved until the device is out of memory.
 //
-// Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary. They only decide
-// between free blocks of equal size.
+// Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary.
 //
 // Logarithmic in the number of free blocks. Not thread-safe.
 class CachingAllocator {
@@ -243,7 +237,6 @@ class CachingAllocator {
   void reset_peaks();
   int64_t address(Handle handle) const;
   std::vector<SegmentInfo> snapshot() const;  // by address
-  // Starts recording all events.
   void record_history();
   const std::vector<Event>& history() const;
 
@@ -256,8 +249,7 @@ class CachingAllocator {
 struct DeviceAssumptions {
   // CUDA context with lazily loaded kernels, in bytes. Shown by nvidia-smi, but not part of the allocator. The default
   // is for Hopper. Measured with CUDA 13.0: 527 MiB before the first kernel, 693 for inference, 751 to 771 for
-  // training, 640 for convolutions. 520 is assumed for other architectures: CUDA 12 has 480 to 560 on an H100, other
-  // drivers 300 to 800.
+  // training, 640 for convolutions. 520 for other architectures: CUDA 12 has 480 to 560 on an H100, others 300 to 800.
   int64_t context = 768 * kMebibyte;
   // NCCL buffers per process group, allocated outside of the allocator on first use and kept. NCCL uses 4 MiB, 512 KiB
   // and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). The default is for two
@@ -277,8 +269,7 @@ struct DeviceAssumptions {
   std::string why_workspace() const;
 };
 
-// Returns the bytes that PyTorch allocates for a value of CUBLAS_WORKSPACE_CONFIG, ":KIBIBYTES:COUNT" once or repeated.
-// Throws Error.
+// Returns PyTorch's bytes for a value of CUBLAS_WORKSPACE_CONFIG, ":KIBIBYTES:COUNT" once or repeated. Throws Error.
 int64_t cublas_workspace(std::string_view config);
 
 // Device memory while a graph runs.
@@ -286,12 +277,10 @@ int64_t cublas_workspace(std::string_view config);
 // The graph's allocations and frees are replayed on a CachingAllocator in program order: first the storages that exist
 // before (parameters, buffers, optimizer state, inputs) in the order of their placeholders, then the results, scratch
 // memory and frees of each node. A training step is repeated: from the second step on, gradients and results of the
-// previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists. Reserved memory is therefore
-// that of a run rather than of one step.
+// previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists.
 //
 // A block is reused only on the stream on which its node was issued. A block used on another stream
-// (Tensor.record_stream) becomes free at the end of the step. PyTorch checks whether the device has finished with it,
-// which is assumed not to be the case, since the host runs ahead.
+// (Tensor.record_stream) becomes free at the end of the step: the host is assumed to run ahead.
 struct DeviceMemoryOptions {
   std::optional<c10::Device> device;  // default as for profile()
   AllocatorSettings allocator;
@@ -304,19 +293,17 @@ struct DeviceMemoryOptions {
 struct DeviceMemory {
   c10::Device device = c10::kCPU;
   DeviceMemoryOptions options;  // of the request
-  // Bytes.
-  int64_t requested_peak = 0;  // of live storages and known scratch
-  int64_t allocated_peak = 0;  // rounded to blocks: torch.cuda.max_memory_allocated()
-  int64_t reserved_peak = 0;   // in segments: torch.cuda.max_memory_reserved()
-  int64_t held_at_peak = 0;    // active bytes when reserved bytes first reach their peak
-  int64_t stuck_at_peak = 0;   // free bytes in partly used segments at that time
-  int64_t segments = 0;        // at the end
+  int64_t requested_peak = 0;   // of live storages and known scratch
+  int64_t allocated_peak = 0;   // rounded to blocks: torch.cuda.max_memory_allocated()
+  int64_t reserved_peak = 0;    // in segments: torch.cuda.max_memory_reserved()
+  int64_t held_at_peak = 0;     // active bytes when reserved bytes first reach their peak
+  int64_t stuck_at_peak = 0;    // free bytes in partly used segments at that time
+  int64_t segments = 0;         // at the end
   int64_t retries = 0;
   std::vector<int64_t> reserved_after;   // after each step
   std::vector<int64_t> allocated_after;  // after each step: torch.cuda.memory_allocated()
   int64_t context = 0;                   // assumed
-  // Included in the values above. One for each stream and thread with matrix products: backward runs on a separate
-  // thread with a separate cuBLAS handle.
+  // Included above. One for each stream and thread (backward has its own) with matrix products.
   int64_t cublas_workspace = 0;
   int64_t nccl = 0;  // assumed; of all groups of more than one process with communication
   // Reserved but not active bytes at the peak.
@@ -378,8 +365,7 @@ std::string to_text(const RunMemory& run);
 // storages from the bottom and short-lived ones from the top; and, for graphs of at most `offline_limit` storages, by
 // size, and by size times lifetime, at the lowest offset that is free during the lifetime.
 //
-// `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before the program are included,
-// at the lowest offsets.
+// `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before are at the lowest offsets.
 struct AllocationLifetime {
   int64_t bytes = 0;
   uint32_t born = 0;  // first and last live step, both inclusive

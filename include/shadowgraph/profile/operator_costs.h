@@ -158,9 +158,8 @@ class CustomOperators {
 
 // FLOPs of every node, totals by phase, and operators without a formula.
 //
-// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
-// formula (row, view schema or pointwise tag), or if a formula does not support its shapes. The known part is still
-// counted. Linear; formulas are looked up once per target.
+// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no formula, or if
+// it does not support the shapes. The known part is still counted. Linear; formulas are looked up once per target.
 struct NodeFlops {
   int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
   int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections
@@ -198,8 +197,7 @@ class Flops {
 //
 // An operand counts once, even if it is passed repeatedly, with its distinct elements (relevant for expanded tensors).
 // Views and calls that read only geometry move nothing; operands that are overwritten completely are not read. Tables
-// from which rows are selected (embedding, index, gather) are read as far as the result requires. Scratch memory and
-// repeated reads within a kernel are not included.
+// from which rows are selected (embedding, index, gather) are read as far as the result requires. Without scratch.
 struct NodeTraffic {
   int64_t read = 0;
   int64_t written = 0;
@@ -245,7 +243,6 @@ class Scratch {
 
   const NodeScratch& of(NodeId node) const { return by_node_[node]; }
   const std::vector<UncoveredOperator>& unknown() const { return unknown_; }  // by name
-  int64_t unknown_calls() const;
 
  private:
   IdMap<NodeId, NodeScratch> by_node_;

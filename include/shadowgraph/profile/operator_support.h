@@ -25,8 +25,7 @@ struct OperatorSupport {
   struct Row {
     std::string table;  // "shape rule"
     std::string entry;  // the table's entry for the operator; if missing, the consequence
-    // Source file, with line if known: "core/fake/rules/elementwise.cpp:340". "" for entries of libtorch (schemas, Meta
-    // kernels) and those registered by the program.
+    // Source file, with line if known: "core/fake/rules/elementwise.cpp:340". "" for libtorch and the program.
     std::string place;
     bool missing = false;  // the table has no entry
   };
@@ -50,8 +49,7 @@ std::string to_json(std::span<const OperatorSupport> cards);
 // Categories of operators, used to color pictures.
 //
 // The first rule that applies: nodes with sg:: targets are placeholders; nodes of phase optimizer are optimizer; others
-// are classified by name and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so
-// that every operator with a cost has a category.
+// are classified by name and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h).
 
 enum class OperatorCategory : uint8_t {
   kMatmul,  // matrix products, convolutions, recurrent layers

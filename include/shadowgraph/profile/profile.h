@@ -34,8 +34,7 @@ struct Profile;
 // Model size: elements and bytes of parameters and buffers, counting shared ones once.
 //
 // Placeholders with the same storage, offset and sizes are the same tensor (tied weights). Parameters that are
-// different parts of one storage (flattened recurrent weights) are counted separately. Bytes are those of the tensors,
-// not of the storages, which may be padded.
+// different parts of one storage (flattened recurrent weights) are counted separately. Bytes are of tensors.
 struct ParameterCount {
   int64_t parameters = 0;  // elements in this process
   // Elements on all ranks, for placeholders with the unsharded sizes as note "whole_sizes"; otherwise as `parameters`.
@@ -50,8 +49,7 @@ struct ParameterCount {
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
-// Suggestions derived from a profile, by decreasing savings: the observation, its cost, and the option or source line
-// to change.
+// Suggestions derived from a profile, by decreasing savings: observation, cost, and option or source line to change.
 struct Finding {
   std::string name;    // "activations", "logits", "layout-copies", ...: stable across versions
   std::string seen;    // the observation, with numbers
@@ -96,8 +94,7 @@ constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 
 // Computes the costs of all groups. `group_of` returns the group of a node, or kNoGroup. Only nodes of phases forward
 // and backward count, without placeholders, sg::output and sg::gradient. `parents`, if given, is a tree of groups
-// (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, each storage counted
-// once, and all other fields those of the group alone.
+// (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, all others of the group.
 std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
                                     const IdMap<NodeId, uint32_t>& group_of, uint32_t group_count,
                                     std::span<const uint32_t> parents = {});
@@ -250,8 +247,7 @@ struct Profile {
   std::map<std::string, PeakInfo> phase_peaks;     // by phase: peak while its nodes run
   PeakInfo peak_with_scratch;                      // estimate including known scratch memory
   std::vector<UncoveredOperator> unknown_scratch;  // calls with unknown scratch memory
-  // Device memory according to the model of its caching allocator. Absent for CPUs, which have none, and if the run
-  // does not fit; `out_of_memory` then describes where.
+  // Device memory according to the model of its caching allocator. Absent for CPUs, and if out_of_memory.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
   // Compared by `fits` (shadowgraph/profile/fits.h): the requested memory or that of ProfileOptions::spec; the usage on
@@ -302,8 +298,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options = {});
 
 nlohmann::json to_json(const Profile& profile);
 
-// Formats the report below the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators,
-// the largest storages at the peak.
+// Formats the report below the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators.
 std::string to_text(const Profile& profile);
 
 }  // namespace shadowgraph

@@ -1,5 +1,4 @@
-// Per-node metrics, computed by a composable set of profilers. The costs of backward nodes are attributed to the
-// forward node that they differentiate.
+// Per-node metrics of composable profilers. Costs of backward are attributed to the forward node it differentiates.
 //
 //     GraphProfiler profilers;
 //     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(CommunicationProfiler());
@@ -24,8 +23,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A scalar metric of a profile, with the same name in text reports, JSON and Python. The table is in
-// profiler/profile/metrics.cpp.
+// A scalar metric of a profile, with one name in text, JSON and Python. The table is in profiler/profile/metrics.cpp.
 
 enum class MetricUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
 std::string_view to_string(MetricUnit unit);  // "count", "bytes", "seconds", "ratio"
@@ -120,8 +118,7 @@ class NodeTable {
   std::vector<NodeCost> costs_;
 };
 
-// Writes CSV with one line per node: node, phase, module, op, source, then each metric and "backward_" of it. "unknown"
-// is the number of missing values.
+// Writes CSV by node: node, phase, module, op, source, each metric and "backward_" of it; "unknown": missing values.
 std::string to_csv(const NodeTable& table);
 
 class GraphProfiler {

@@ -46,8 +46,7 @@ struct RecomputeCurve {
 std::string to_text(const RecomputeCurve& curve);
 nlohmann::json to_json(const RecomputeCurve& curve);
 
-// Exports a training step for external solvers: as a chain, and as the module statistics used by PyTorch's
-// selective activation checkpointing ILP.
+// Exports a step for external solvers: as a chain, and for PyTorch's selective activation checkpointing ILP.
 
 // Returns {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}, with FLOPs, and
 // seconds if `time` is given. See docs/chain.schema.json, docs/checkpoints.md.
@@ -57,8 +56,7 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
 // "mod_order" and "mod_stats", with the same names, units (bytes, milliseconds) and meanings. Module paths are prefixed
 // by `root` and a dot. Modules that are not called exactly once are listed in "left_out".
 //
-// The trade-off of memory against recompute drops tensors by increasing time per byte: a convex function, approximated
-// by at most `segments` linear pieces.
+// Memory against recompute (by increasing time per byte) is approximated by at most `segments` linear pieces.
 nlohmann::json sac_ilp_module_info(const Graph& graph, const StepTime& time, const std::string& root = "Model",
                                    size_t segments = 4);
 

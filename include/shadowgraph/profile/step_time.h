@@ -1,16 +1,14 @@
 // Time of a step on a device: a roofline model of the FLOPs and bytes of each call.
 //
-// A kernel takes the fixed time of its class plus the larger of compute and memory time, estimated for GPUs as
-// described in docs/time.md. On a device with host_call > 0, kernels run one after another, asynchronously to the host,
-// which needs host_call for each call other than a view; a step with shorter kernels is bound by the host. Otherwise,
-// call times are added up.
+// A kernel takes the fixed time of its class plus the larger of compute and memory time (docs/time.md). On a device
+// with host_call > 0, kernels run one after another, asynchronously to the host, which needs host_call for each call
+// other than a view; a step with shorter kernels is bound by the host. Otherwise, call times are added up.
 //
 // A copy between the host and a device takes the time of its bytes on the host's link (HostSpec::link). It is in order
 // with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the
 // host waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time
 // of their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
-// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls whose time is a lower
-// bound.
+// (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls with lower bounds.
 #pragma once
 
 #include <algorithm>

@@ -40,17 +40,15 @@ std::string nodes_csv(const Profile& profile);
 std::string storages_csv(const Profile& profile);
 
 // Writes the Trace Event Format, with timestamps in microseconds. With times, there are rows for host calls and device
-// kernels; without, every node takes one microsecond, and the trace states that. With times of collectives, these have
-// a row and all events are placed by OverlappedStep (shadowgraph/profile/step_time.h). Modules are nested slices;
-// counters show live bytes by kind, and scratch.
+// kernels; without, every node takes one microsecond. With times of collectives, these have a row and all events are
+// placed by OverlappedStep (shadowgraph/profile/step_time.h). Counters show live bytes and scratch.
 std::string chrome_trace(const Profile& profile);
 
 // Writes the format of torch.cuda.memory._dump_snapshot (pickle protocol 2): segments, blocks and events of the
 // simulated caching allocator of the profile's device. Modules and sources are frames; each storage has one entry.
 std::string memory_snapshot(const Profile& profile, const DeviceMemoryOptions& options = {});
 
-// Writes the format of Google's Model Explorer: a graph nested by module, with shapes on edges, and bytes, FLOPs and
-// seconds as attributes.
+// Writes the format of Google's Model Explorer, nested by module, with bytes, FLOPs and seconds as attributes.
 nlohmann::json model_explorer(const Profile& profile);
 
 // Calibration of a device spec from a trace that torch.profiler recorded with record_shapes=True.
@@ -89,8 +87,7 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
 // Comparison of a prediction with a trace of the real step recorded by torch.profiler, by operator.
 //
 // Calls are matched by operator, sizes and dtype. If the trace has several steps ("ProfilerStep#3"), their mean is
-// used. Only calls that a graph would have are compared: non-composite operators, with the time of their kernels or, on
-// a CPU, their self time.
+// used. Non-composite operators are compared, by time of kernels or, on a CPU, self time.
 
 struct ComparedTime {
   std::string name;                          // "aten::mm"; for a class "matmul"; for collectives "all_reduce of 8"
@@ -116,8 +113,7 @@ struct TraceComparison {
   const ComparedTime* most_off() const;
 };
 
-// `trace` is a .json or .json.gz file. Throws Error if the profile has no times, and the errors of
-// calibrate_from_trace.
+// `trace` is a .json or .json.gz file. Throws Error without times, and the errors of calibrate_from_trace.
 TraceComparison compare_with_trace(const Profile& prediction, const std::string& trace);
 // Compares two traces: `prediction` is from `profile --export trace`, or from another device.
 TraceComparison compare_traces(const std::string& prediction, const std::string& trace);

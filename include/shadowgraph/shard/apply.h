@@ -77,8 +77,7 @@ enum class CollectiveOverlap : uint8_t {
   // Wait for each collective immediately: DTensor, and thus torchtitan by default.
   kNone,
   // Wait before the first use. Weight gradients are computed during the reduction of the input gradient. Gathered
-  // inputs of forward are not saved, but gathered again while the input gradient is computed. Always used by
-  // Megatron-LM with sequence parallelism.
+  // inputs of forward are not saved, but gathered again while the input gradient is computed. As in Megatron-LM.
   kBackward,
   // In addition, split matrix products that use a gathered tensor or compute one to be scattered in as many pieces as
   // there are ranks, and overlap the collective of a piece with the product of another: Megatron-LM with
@@ -107,8 +106,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 //
 // A redistribution is inserted before the first node that needs it, with that node's phase, region and source, and a
 // note "redistribution" with the two layouts. It is shared by all users of its phase, see GraphLayouts, and freed after
-// the last use of it or of its views; intermediate tensors are freed after their use. Guards on sizes of sharded
-// tensors are dropped.
+// the last use of it or of its views; intermediate tensors are freed after their use. Their guards are dropped.
 //
 // A redistribution consists of these nodes, with x the local tensor:
 //
@@ -119,8 +117,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 //     all_to_all       both of these clones, around all_to_all_single
 //
 // Operands of collectives are cloned first if they are not contiguous. If a dimension changes from one shard to another
-// whose pieces are not distributed equally over the old ones, an all_to_all of equal parts is impossible, and the old
-// pieces are gathered and sliced.
+// whose pieces are not distributed equally over the old ones, the old pieces are gathered and sliced.
 
 struct ApplyOptions {
   const ShardingRules* rules = nullptr;            // nullptr: built-in and registered rules
@@ -146,8 +143,7 @@ struct ShardedGraph {
   std::vector<ShardedTensor> outputs;    // of sg::output
   std::vector<ShardedTensor> gradients;  // of sg::gradient, by parameter name
 
-  // Restores all other fields from the notes of a graph written by apply(), possibly in another process. Throws Error
-  // for other graphs.
+  // Restores all other fields from the notes of a graph of apply(), in any process. Throws Error for other graphs.
   static ShardedGraph of(Graph graph);
 };
 

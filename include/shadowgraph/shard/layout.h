@@ -101,9 +101,7 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
 
 // Finds the cheapest sequence of collectives and local copies from one layout to another.
 //
-// Cost estimation and code generation share this planner, so that the estimated program is the one that runs. The
-// result is the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts). Ties are broken by length,
-// then by the order of axes and placements.
+// The result is the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts).
 
 // Kind of a step on its axis.
 enum class RedistributionKind : uint8_t {

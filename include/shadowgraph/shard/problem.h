@@ -63,8 +63,7 @@ struct PlaceholderLayout {
 
 class ShardingProblem {
  public:
-  // Throws Error for missing options, and for pins without match or possible strategy. Linear in nodes and in the pairs
-  // of strategies of distinct nodes.
+  // Throws Error for missing options and impossible pins. Linear in nodes and pairs of strategies of distinct nodes.
   static ShardingProblem of(const Graph& graph, const ShardingOptions& options);
   ~ShardingProblem();
   ShardingProblem(ShardingProblem&&) noexcept;
@@ -121,8 +120,7 @@ class ShardingProblem {
     }
   };
 
-  // A subset of a node's tensors that is independent of the others: an operand of sg::output, the tensors of one
-  // parameter in _foreach_add_.
+  // Tensors of a node that are independent of its others: an operand of sg::output, one parameter's in _foreach_add_.
   struct Place {
     uint32_t variable = 0;
     std::vector<uint32_t> operands, results;  // indices among the node's
@@ -147,8 +145,7 @@ class ShardingProblem {
   std::unique_ptr<RedistributionPlanner> planner_;
 };
 
-// Standard parallelism plans: pins of parameters and inputs, where the rest is chosen for minimum cost. Tensors that
-// are not divisible remain replicated.
+// Standard parallelism plans: pins of parameters and inputs. Tensors that are not divisible remain replicated.
 enum class Parallelism : uint8_t {
   kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
   kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP
@@ -170,8 +167,7 @@ std::vector<Parallelism> parallelisms(const DeviceMesh& mesh);
 enum class LinearSharding : uint8_t { kNone, kColumns, kRows };
 LinearSharding linear_sharding(std::string_view module);
 
-// Moves the bias of row-parallel products after their reduction over ranks, which `megatron` requires. Returns the
-// number of changes.
+// Moves the bias of row-parallel products after their reduction, as `megatron` requires. Returns the number of changes.
 int64_t move_biases_after_reduction(Graph& graph);
 
 std::vector<ShardingPin> pins_of(Parallelism plan, const Graph& graph, const ShardingProblem& problem,
@@ -192,8 +188,7 @@ struct AssignmentChoice {
   std::string cost;  // stated in the file; "" if it is not
   std::string name;  // file name, for messages
 
-  // Returns the cost. Throws Error if the choice is for another problem: different nodes or strategies, or a different
-  // cost than stated.
+  // Returns the cost. Throws Error if the choice is for another problem: other nodes, strategies or cost.
   AssignmentCost of(const AssignmentProblem& problem) const;
 };
 

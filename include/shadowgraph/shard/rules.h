@@ -78,9 +78,8 @@ class ShardingRules {
   // operator and rule if a user-defined rule does not match the call. A built-in rule that does not match is ignored.
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
 
-  // Also uses the rest of the graph. Dimensions that are split or merged by views elsewhere can be sharded by factor,
-  // S(0) and S(0,8) of [8 * 512]. Partial operands are offered only where a producer may be partial. `analysis` must be
-  // for this graph and these rules.
+  // Dimensions that are split or merged by views elsewhere can be sharded by factor, S(0) and S(0,8) of [8 * 512].
+  // Partial operands are offered only where a producer may be partial. `analysis` is of this graph and these rules.
   NodeStrategies strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const;
 
   // Returns the arguments of the node's call on local tensors: those of the graph, with sizes and counts made local

@@ -48,8 +48,7 @@ struct ShardingVerdict {
 };
 
 // Shards a step over a mesh in one call: creates the assignment problem (problem.h), solves it (solver.h), applies the
-// plan to one device's graph (apply.h), and reports the result. Call the steps individually to export problems or to
-// use another solver.
+// plan to one device's graph (apply.h), and reports the result. Call them individually to export problems.
 
 // Communication of one kind of redistribution over one axis in one phase.
 struct RedistributionTraffic {
@@ -61,8 +60,7 @@ struct RedistributionTraffic {
   double seconds = 0;
 };
 
-// A standard plan (data parallel, fully sharded, tensor parallel) for comparison. Layouts that its pins leave open are
-// chosen for minimum cost.
+// A standard plan (data parallel, fully sharded, tensor parallel) for comparison, of minimum cost given its pins.
 struct ParallelismCost {
   std::string name;
   std::optional<double> seconds;  // std::nullopt: impossible
@@ -132,8 +130,7 @@ struct ShardOptions {
 // Throws InfeasibleError, and the errors of ShardingProblem::of. Mean losses should be split first (split_mean_losses),
 // as otherwise the batch is gathered for them; shard_step() does that itself.
 //
-// With a limit, a plan is rejected if its applied graph exceeds the limit. The problem's limit is then lowered by the
-// excess, a few times.
+// With a limit, a plan is rejected if its applied graph exceeds the limit. The limit is then lowered, a few times.
 ShardingResult shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 
 // Formats a report with at most `rows` lines per table (0: all).
@@ -149,10 +146,8 @@ nlohmann::json to_json(const ShardingResult& answer);
 // layouts of the original ones. First, either is tried alone, and sharding with some points of the curve in between.
 // All peaks are those of the graph of one device, measured on its timeline.
 //
-// The result is never worse than sharding alone, or than the unlimited plan with the least recompute that makes it fit:
-// both are among the rounds.
+// The result is never worse than sharding alone, or the unlimited plan with the least recompute that makes it fit.
 
-// A plan that was tried.
 struct RecomputeRound {
   std::string what;  // "sharding alone", "recomputing alone", "sharding again", ...
   bool fits = false;
@@ -191,7 +186,6 @@ struct ShardingRequest {
   std::optional<Interconnect> links;
   std::optional<int64_t> memory;  // bytes for the step; std::nullopt: no limit
 
-  // Search space.
   std::vector<ShardingPin> pins;
   ShardingRules rules;            // built-in rules; extend with add()
   bool unfold = false;            // decide repeated layers individually
@@ -207,7 +201,6 @@ struct ShardingRequest {
   std::string solution, solution_name = "the solution";
   std::string parallelism;  // name of a standard plan, see parse_parallelism(); "": none
 
-  // Solver options.
   double time_limit = 20;     // seconds
   std::optional<double> gap;  // relative gap at which to stop; std::nullopt: 0.001 with a memory limit, otherwise 0
   AssignmentSolver solver = AssignmentSolver::kBuiltin;
@@ -235,7 +228,6 @@ struct Sharding {
   // With ShardingRequest::recompute: recomputed segments, and the rounds of the search.
   std::vector<CheckpointSegment> segments;
   std::vector<RecomputeRound> rounds;
-  // Device and interconnect used.
   DeviceSpec device;
   Interconnect links;
 

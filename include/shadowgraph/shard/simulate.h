@@ -29,8 +29,7 @@ at::Tensor full_tensor(std::span<const at::Tensor> parts, const Layout& layout, 
 // strides of the graph. Throws Error if it does not match.
 at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole);
 
-// Runs all ranks of a sharded program in one process on real tensors, to verify that a plan computes the same results
-// as the program.
+// Runs all ranks of a sharded program in one process on real tensors, to verify a plan.
 //
 // Every rank is an Interpreter (shadowgraph/capture/replay.h) on its own thread. Ranks synchronize at collectives,
 // which are functions of the ranks' tensors: no process group is needed. Sums are in order of ranks, for determinism.

@@ -70,8 +70,7 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first invalid node or edge: mismatched sizes, negative costs, overlapping or empty
-  // intervals, indices out of range.
+  // Throws Error that names the first node or edge with invalid sizes, costs, intervals or indices.
   void check() const;
 };
 
@@ -103,8 +102,7 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
 // Where a table would exceed `table_limit`, the bucket is split and its minimum is a bound only.
 //
 // With a limit, usages are priced by time (Lagrange multipliers, optimized by subgradients), and messages at these
-// prices give the bound. Choices are rounded from the messages and improved by local search, whose moves optimize the
-// strategies of random trees of variables jointly.
+// prices give the bound. Choices are rounded from them and improved by local search over random trees.
 //
 // A cost that exceeds the maximum cost of a choice without such costs is first treated as forbidden, since other
 // formats have no notation for that, and allowed only if no solution is found.
@@ -159,16 +157,14 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
 //
 // IOPDDL (https://github.com/google/iopddl) supports one live interval per node and no counts, pins, forbidden choices
 // or usages of edges. Exports have the same optimum: costs and usages are multiplied by counts; nodes with several
-// intervals and edges with usages are represented by additional nodes tied to them; forbidden choices cost more than
-// the sum of all others.
+// intervals and edges with usages are represented by additional nodes tied to them; forbidden choices cost most.
 
 // Reads either format, detected by its contents. Throws ParseError with line and column.
 AssignmentProblem read_assignment(std::string_view text);
 
 // Throws Error if a multiplied cost is too large. The first nodes are those of the problem.
 void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
-// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null:
-// forbidden.
+// {"format": "shadowgraph-assignment", "version": 1, "nodes": [..], "matrices": [..], "edges": [..]}; null: forbidden.
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 // Writes an integer program in CPLEX LP format: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
