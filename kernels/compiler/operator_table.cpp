@@ -1,5 +1,7 @@
 #include "kernels/compiler/operator_table.h"
 
+#include <ATen/Version.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <string>
